@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.arguments import as_array, shown
+from tilewright.arrays import Array
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import InputError, UsageError
-
-Array = np.ndarray[Any, Any]
 
 
 def bound_inputs(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from tilewright.arrays import Array
 
 _NUMPY_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
 

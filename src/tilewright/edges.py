@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Keys = tuple[int, ...] | tuple[str, ...]
 
 

@@ -17,7 +17,8 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    Array = np.ndarray[Any, Any]
+    from tilewright.arrays import Array
+
 
 Bytes = bytes | bytearray | memoryview
 

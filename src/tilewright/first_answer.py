@@ -29,8 +29,7 @@ from tilewright.system.numpy_threads import one_thread
 from tilewright.targets.runs import written_into
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from tilewright.arrays import Array
     from tilewright.artifact.write import Content
     from tilewright.program import Program
     from tilewright.report.compilation import CompilationSummary
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from tilewright.targets.base import Executable
     from tilewright.targets.stored import StoredCode
 
-    Array = np.ndarray[Any, Any]
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import tilewright as tw
+from tilewright.arrays import Array
 from tilewright.backend import as_array
-from tilewright.backend.conformance import EXCEPTIONS, Array, Case, Wider, mismatch, node_cases
+from tilewright.backend.conformance import EXCEPTIONS, Case, Wider, mismatch, node_cases
 from tilewright.errors import UnsupportedOp
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Opaque

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tilewright.api.artifacts import asked_of_artifacts, for_models
 from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import feed_of
 from tilewright.api.models import load
 from tilewright.api.pages import page_path
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.benchmark import BenchPlan, BoundSplit, Comparison, Contestant, Entrant, compare_engines
 from tilewright.benchmark.engines import PEERS, is_installed, peer_precision
 from tilewright.benchmark.profile import profile_program
@@ -40,8 +39,6 @@ from tilewright.results import Table, about
 from tilewright.specialise.opened import open_compiled
 from tilewright.target_ref import TargetRef
 from tilewright.text.formatting import counted, format_bytes, format_ms
-
-Array = np.ndarray[Any, Any]
 
 SCATTER = 1.3
 _PROFILE_S = 0.5

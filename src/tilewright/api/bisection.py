@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tilewright.api.artifacts import open_artifact
 from tilewright.api.comparison import differences_table
 from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.inputs import feed_of, running_on
 from tilewright.api.models import Model
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.files import is_artifact
 from tilewright.frontend.onnx import Source
@@ -32,8 +31,6 @@ from tilewright.report.comparison import (
 )
 from tilewright.results import Result, Table, about, in_json
 from tilewright.text.formatting import counted
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

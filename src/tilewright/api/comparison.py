@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from tilewright.api.artifacts import asked_of_artifacts, for_models
 from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import Feed, feed_of
 from tilewright.api.models import Model, load
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.artifact.option_check import SERVED
 from tilewright.benchmark.engines import PEERS, make_engine
 from tilewright.compiled import CompiledModel
@@ -35,8 +33,6 @@ from tilewright.specialise.opened import open_compiled
 from tilewright.target_ref import TargetRef
 from tilewright.targets import TARGETS
 from tilewright.text.formatting import counted, format_shape
-
-Array = np.ndarray[Any, Any]
 
 SHOWN_LAYERS = 12
 

@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.api.artifacts import open_artifact
 from tilewright.api.compilation import compile_model
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
@@ -23,7 +24,6 @@ from tilewright.progress import Progress
 from tilewright.results import Result, Table, about, in_json
 from tilewright.specialise.model import OpenCompiledModel
 
-Array = np.ndarray[Any, Any]
 Prompt = Sequence[int] | Sequence[Sequence[int]]
 """Numbers of tokens of one sequence or of several."""
 

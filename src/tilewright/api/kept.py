@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from tilewright.api.compilation import compilation_request
 from tilewright.api.models import Model
 from tilewright.api.open_compilation import compile_open
 from tilewright.api.static_compilation import compile_static
+from tilewright.arrays import Array
 from tilewright.artifact import read_kept, verify_artifact
 from tilewright.artifact.write import kept_artifact
 from tilewright.compiled import CompiledModel
@@ -52,8 +52,6 @@ logger = logging.getLogger(__name__)
 MAX_FILE_BYTES = 64 << 20
 MAX_KEPT_BYTES = 256 << 20
 """Of all of them: those that were used longest ago go first."""
-
-Array = np.ndarray[Any, Any]
 
 
 def compile_or_reuse(model: Model, options: Options, progress: Progress | None = None) -> CompiledModel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from tilewright.api.artifacts import open_or_compile
 from tilewright.api.inputs import feed_of, running_on
 from tilewright.api.pages import model_report, page_path
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.benchmark.machine_state import busy_share
 from tilewright.benchmark.profile import KernelTime, Profile, profile_program
 from tilewright.compiled import CompiledModel
@@ -25,8 +25,6 @@ from tilewright.results import Table, about
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.opened import SavedShapes
 from tilewright.text.formatting import counted, format_bytes, format_ms
-
-Array = np.ndarray[Any, Any]
 
 _ROWS = 20
 

@@ -18,6 +18,7 @@ from tilewright.api.inputs import feed_of, read_arrays, running_on
 from tilewright.api.models import Shapes
 from tilewright.api.profiling import profile_model
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import NumericMismatch, UsageError
@@ -41,7 +42,6 @@ from tilewright.quantization import (
 from tilewright.results import Result, Table, about, in_json
 from tilewright.text.formatting import counted, format_bytes, format_ms
 
-Array = np.ndarray[Any, Any]
 Samples = Mapping[str, Array] | str | Path | Sequence[Mapping[str, Array] | str | Path]
 """One sample or several: arrays by input, .npz files, or folders of these."""
 

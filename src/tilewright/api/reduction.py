@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import onnx
 
 from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.inputs import feed_of, random_feed, write_arrays
 from tilewright.api.models import Shapes, load, survey
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.files import is_artifact, require_other_file, write_output
@@ -34,7 +34,6 @@ from tilewright.report.comparison import TensorDifference, Tolerance, first_diff
 from tilewright.results import Result, Table, about
 from tilewright.text.formatting import counted
 
-Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 DIFFERS = "differs"

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tilewright.api.benchmark import BenchOptions, bench
 from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.models import Model, Shapes
 from tilewright.api.plans import ALL
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.benchmark.session import Contestant
 from tilewright.compiled import CompiledModel
 from tilewright.errors import InternalError, TilewrightError, UsageError
@@ -25,8 +24,6 @@ from tilewright.planning.spec import split_items
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, about
 from tilewright.text.formatting import format_bytes, format_ms
-
-Array = np.ndarray[Any, Any]
 
 USUAL = ("sequential", "greedy", "horizontal-fusion", "ios")
 """What is compared where no schedulers are named."""

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.arguments import as_array, shown
+from tilewright.arrays import Array
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 
 if TYPE_CHECKING:
     from tilewright.compiled import CompiledModel
-
-Array = np.ndarray[Any, Any]
 
 
 class OrtValue:

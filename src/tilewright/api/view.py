@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from tilewright.api.artifacts import open_or_compile
 from tilewright.api.pages import model_report, page_path
 from tilewright.api.profiling import profile_model
 from tilewright.arguments import checked
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.files import write_output
 from tilewright.options import Options
@@ -20,8 +18,6 @@ from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.results import Result, about
 from tilewright.text.formatting import counted
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright.artifact.container import MANIFEST, Archive
 from tilewright.artifact.facts import decode_facts
@@ -55,12 +55,10 @@ from tilewright.targets import cpu_code_store, find_target
 from tilewright.text.printable import printable
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from tilewright.arrays import Array
     from tilewright.hardware.machine import Machine
     from tilewright.targets.base import CodeStore, Target
 
-    Array = np.ndarray[Any, Any]
 
 __all__ = [
     "FORMAT_VERSION",

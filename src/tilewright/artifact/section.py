@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.artifact.container import MANIFEST, Archive, Decoding
 from tilewright.artifact.members import WEIGHTS
 from tilewright.artifact.signature import Signature
@@ -19,8 +20,6 @@ from tilewright.fields import field_of
 from tilewright.files import Bytes
 from tilewright.system.forks import ForkSafeLock
 from tilewright.targets.named_constants import resolved_constants
-
-Array = np.ndarray[Any, Any]
 
 
 class ArchiveConstants:

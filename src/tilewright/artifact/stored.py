@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.artifact.container import Archive
 from tilewright.artifact.members import FACTS, GRAPH, PLAN, code_folder
 from tilewright.artifact.option_check import require_memory
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
     from tilewright.program import Program
     from tilewright.targets.base import Code, CodeStore, Executable, LoadableCode, Target
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True, eq=False)

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.fields import FieldError, decoded, parsed_json
 from tilewright.files import Bytes
-
-Array = np.ndarray[Any, Any]
 
 _ALIGNMENT_BYTES = 64
 _CODES = {

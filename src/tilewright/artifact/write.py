@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.artifact.container import MANIFEST, Member, archive_pieces, is_member_name, write_archive
 from tilewright.artifact.facts import encode_facts
 from tilewright.artifact.machine import encode_machine
@@ -36,8 +35,6 @@ from tilewright.ir.text import ConstantDigests, print_graph
 from tilewright.program import Program
 from tilewright.targets.named_constants import named_constants
 from tilewright.targets.stored import StoredCode
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

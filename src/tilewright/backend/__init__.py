@@ -14,6 +14,7 @@ import onnx
 from onnx import NodeProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from tilewright.arrays import Array
 from tilewright.compiler import compile_graph
 from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import UnsupportedOp, UsageError
@@ -25,7 +26,6 @@ from tilewright.options import Options
 from tilewright.target_ref import CPU, TargetRef
 from tilewright.targets import TARGETS
 
-Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 TARGET_OF_DEVICE: Mapping[str, TargetRef] = {"CPU": CPU, "INTERPRETER": TargetRef("interpreter")}

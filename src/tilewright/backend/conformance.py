@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import TilewrightError, UnsupportedOp
 from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Opaque
 
-Array = np.ndarray[Any, Any]
 Status = Literal["pass", "unsupported", "wrong", "crash"]
 Path = Literal["generated", "reference"]
 

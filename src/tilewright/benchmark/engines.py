@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.extras import extra_of
 
-Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 
 Precision = Literal["float32", "bfloat16"]

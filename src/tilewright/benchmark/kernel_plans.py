@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.benchmark.statistics import Ratio, Timing, quantile
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
@@ -25,8 +25,6 @@ from tilewright.targets.cpu.product.contraction.pack import factor_of
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import FLOAT_TILE_DOTS, KernelPlan, Strided
 from tilewright.testing.kernel_runner import KernelRunner
-
-Array = np.ndarray[Any, Any]
 
 # Seconds of a round in which a kernel runs again and again; rounds of all kernels, in turns.
 _ROUND_S = 0.005

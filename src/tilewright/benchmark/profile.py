@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.statistics import quantile
 from tilewright.benchmark.work import BenchmarkWork, total_constant_bytes
@@ -34,7 +33,6 @@ from tilewright.targets.cpu.runtime.executor import RunTrace, StepTime
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.text.printable import json_text
 
-Array = np.ndarray[Any, Any]
 Bound = Literal["compute", "memory", "overhead", "host"]
 
 # A step that takes this many times its limit is held back by neither arithmetic nor memory.

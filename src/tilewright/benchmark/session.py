@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tilewright.accuracy import relative_error
+from tilewright.arrays import Array
 from tilewright.benchmark.machine_state import MachineState, Snapshot
 from tilewright.benchmark.statistics import Ratio, Timing, Verdict, quantile
 from tilewright.errors import UsageError
@@ -30,7 +29,6 @@ from tilewright.ir.dtype import DType
 from tilewright.results import Result, about, in_json
 from tilewright.system.worker_process import start_process
 
-Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
 
 BURST_S = 0.1

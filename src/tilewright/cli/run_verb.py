@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from tilewright.api.inputs import Array, feed_of, running_on, write_arrays
+from tilewright.api.inputs import feed_of, running_on, write_arrays
+from tilewright.arrays import Array
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import UsageError

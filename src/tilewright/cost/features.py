@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import fields
 from math import log2, prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.base import Estimate, KernelWork
 from tilewright.cost.energy import EnergyTable
 from tilewright.cost.roofline import external_bytes
@@ -36,8 +37,6 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import node_structure
 from tilewright.ir.nest import Affine, Nest, row_major_address
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 FEATURES_VERSION = 2
 """Changes where a name means something else than before."""

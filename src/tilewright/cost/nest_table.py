@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.bound import level_capacities
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import UsageError
@@ -19,8 +19,6 @@ from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
 from tilewright.machine_code import compiled
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ so that a file mapped or read to a multiple of 64 bytes has them aligned.
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from tilewright.arrays import Array
 
 MAGIC = b"TWWEIGHT"
 VERSION = 1

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import ModelRejected, UsageError
 from tilewright.generation.sampling import Sampling
 from tilewright.generation.signature import DecoderSignature
 from tilewright.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[str], Mapping[str, Array]], Sequence[Array]]
 """Outputs by name for a feed."""
 

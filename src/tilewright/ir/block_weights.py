@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

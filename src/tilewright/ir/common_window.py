@@ -7,16 +7,15 @@ values matter, kernels are not padded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.graph import Attribute, Node, SubgraphAttribute
 from tilewright.ir.ops.convolution import conv_window
 from tilewright.ir.ops.window import Window
 from tilewright.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Attributes = Mapping[str, Attribute | SubgraphAttribute]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import InputError, ModelRejected
 from tilewright.ir.bodies import free_names, other_domains
 from tilewright.ir.dtype import DType
@@ -19,7 +20,6 @@ from tilewright.ir.ops.registry import find_operator, host_excess
 from tilewright.ir.regex import bounded_operators
 from tilewright.ir.work import MAX_HOST_ELEMENTS, MAX_LOOP_STEPS
 
-Array = np.ndarray[Any, Any]
 Body = Callable[[Sequence[Array]], list[Array]]
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})

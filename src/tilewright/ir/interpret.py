@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arguments import as_array, shown
+from tilewright.arrays import Array
 from tilewright.errors import InputError, InternalError, TilewrightError, UnsupportedOp, UsageError
 from tilewright.ir.control_flow import CONTROL_FLOW, run_control_flow
 from tilewright.ir.dtype import DType
@@ -20,9 +21,6 @@ from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops.registry import describe, find_operator, has_effect, host_excess
 from tilewright.ir.regex import bounded_operators
-
-Array = np.ndarray[Any, Any]
-
 
 # What a reference raises for values that are no valid operands. Types, shapes and attributes of a known
 # operator were looked at when it was described; anything else says that a reference does not run such a node.

@@ -12,10 +12,10 @@ Kernels of convolutions that differ in extent are padded to a common window firs
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import ModelRejected
 from tilewright.ir.common_window import Attributes, NoCommonWindow, Widened, widened_kernels
 from tilewright.ir.contraction import contraction_of
@@ -24,8 +24,6 @@ from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.nest import Access, Affine, Nest, access_dims, format_access
 from tilewright.ir.ops.registry import describe, has_effect
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arrays import distinct
+from tilewright.arrays import Array, distinct
 from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, evaluate, reads_of, substitute
@@ -37,7 +37,6 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.ops.registry import describe
 
-Array = np.ndarray[Any, Any]
 OutputSpec = tuple[DType, tuple[int, ...]]
 
 # Iterations evaluated at once: a few arrays of this many elements are alive at any time.

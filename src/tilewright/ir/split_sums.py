@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.extract import twin_of, without_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,13 +28,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
 from tilewright.records import dataclass
 from tilewright.text.printable import json_text
-
-Array = np.ndarray[Any, Any]
 
 MAX_INLINE_ELEMENTS = 16
 

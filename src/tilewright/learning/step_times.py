@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.tune import measuring
 from tilewright.tuning.measuring import RunTime, serve
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

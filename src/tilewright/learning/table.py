@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.features import MachineFacts
 from tilewright.cost.learned.metrics import fuses, kendall_tau, mape, num_right
 from tilewright.cost.learned.model import Estimates, HeldOut, Learned, LearnedModel, Quantity
@@ -18,7 +19,6 @@ from tilewright.cost.learned.training import METHODS, Effort, Method, Pool, fit,
 if TYPE_CHECKING:
     from tilewright.learning.samples import Choice, Sample, Samples
 
-Array = np.ndarray[Any, Any]
 ESTIMATE = "estimate"
 """The name of the target's own model among the methods."""
 ROW_HEADS = (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.passes.base import PassResult
@@ -14,8 +15,6 @@ from tilewright.passes.patterns import clip_bounds, is_one_float, scalar
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.planning import option
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

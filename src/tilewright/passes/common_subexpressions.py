@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")

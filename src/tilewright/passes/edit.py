@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Value
 from tilewright.ir.ops.registry import has_effect
-
-Array = np.ndarray[Any, Any]
 
 
 class Editor:

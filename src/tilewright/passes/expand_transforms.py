@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Shape, Value
 from tilewright.ir.ops.transforms import Transform
@@ -16,8 +17,6 @@ from tilewright.passes.edit import Editor
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.planning import option
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # A frame that overlaps others is copied from so many pieces of the signal at the most.
 _MAX_PIECES = 64

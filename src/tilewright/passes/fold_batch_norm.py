@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.graph import Graph, Node
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.passes.weights import WeightedLayer, layer_before, scale_layer
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

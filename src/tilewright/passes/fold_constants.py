@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute
@@ -20,8 +19,6 @@ from tilewright.passes.edit import Editor
 from tilewright.planning import option
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.graph import Graph, Node
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
@@ -13,8 +14,6 @@ from tilewright.passes.patterns import made_by, operand_orders
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.passes.weights import WeightedLayer, layer_before, per_channel, scale_layer
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

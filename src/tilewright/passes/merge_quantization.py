@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_node
@@ -15,8 +16,6 @@ from tilewright.passes.patterns import made_by
 from tilewright.passes.recognise_quantized import dequantized
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # Operators that move their first input's elements, or take the largest of some.
 _FIRST = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand", "MaxPool")

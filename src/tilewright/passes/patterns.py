@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.reduction import reduced_axes
 from tilewright.passes.edit import Editor
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # How far a constant of a pattern may lie from its formula, relative: exporters write few digits, and half
 # types round by as much, but never to the next number beside 1.

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.ops.registry import MICROSOFT_DOMAIN
@@ -16,8 +17,6 @@ from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import clip_bounds, made_by
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 _BYTES = (DType.UINT8, DType.INT8)
 # How far, relative, a bias may have been quantised from input scale times weight scale: rounding only.

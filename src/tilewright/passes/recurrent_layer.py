@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Node, Value
 from tilewright.ir.ops.cells import ACTIVATIONS
@@ -28,8 +28,6 @@ from tilewright.ir.ops.registry import MICROSOFT_DOMAIN
 from tilewright.passes.edit import Editor
 from tilewright.passes.rules import Kept, Rule
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # Split with sizes as an input, and Where of every type.
 _OPSET = 16

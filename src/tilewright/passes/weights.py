@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import InternalError
 from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
 from tilewright.passes.rules import Kept
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 _FOLDED = "_folded"
 # Weights that other nodes read too are copied when one of the readers changes them, up to this size.

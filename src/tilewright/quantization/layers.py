@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 MIN_OPSET = 13
 """Of scales for each channel in QuantizeLinear and DequantizeLinear."""

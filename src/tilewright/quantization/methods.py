@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from tilewright.arrays import Array
 from tilewright.quantization.layers import (
     QuantizableLayer,
     constants_of,
@@ -20,7 +21,6 @@ from tilewright.quantization.layers import (
 from tilewright.quantization.points import points
 from tilewright.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Bounds = Mapping[str, tuple[float, float]]
 
 MICROSOFT = "com.microsoft"

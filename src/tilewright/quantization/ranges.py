@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
+from tilewright.arrays import Array
 from tilewright.errors import InputError
 from tilewright.quantization.points import activations_of
-
-Array = np.ndarray[Any, Any]
 
 RANGE_RULES = ("minmax", "percentile")
 """All that was seen; or of each sample all but one value in ten thousand at either end, averaged."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.compiler import plan_optimised
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
@@ -23,8 +24,6 @@ from tilewright.targets.base import Target
 
 if TYPE_CHECKING:
     from tilewright.compiled_facts import CompiledFacts
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto, NodeProto, helper
 
+from tilewright.arrays import Array
 from tilewright.errors import InputError
 from tilewright.frontend.onnx.scope import unused
 from tilewright.ir.bodies import body_graphs, free_names, own_names
 from tilewright.ir.graph import Node, SubgraphAttribute, Value
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

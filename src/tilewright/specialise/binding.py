@@ -7,16 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from tilewright.arguments import as_array, missing_input, shown
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.extents import ANY, Axis, Extents, axes_text
 from tilewright.frontend.onnx.inputs import Declaration, Dimension
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Shape
 
-Array = np.ndarray[Any, Any]
 Key = tuple[tuple[str, Shape], ...]
 """Inputs that are fed, in the model's order, with their shapes."""
 

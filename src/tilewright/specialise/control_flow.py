@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo, tensor_info
 from tilewright.compiler import compile_graph
@@ -36,8 +37,6 @@ from tilewright.targets import compiled_control_flow, host_runner
 from tilewright.targets.base import Code, Executable, SharingCode
 from tilewright.targets.runs import HostRunner, RunsControlFlow
 from tilewright.version import __version__
-
-Array = np.ndarray[Any, Any]
 
 _MAX_KEPT = 64
 """Nodes that are kept, and for each the sets of shapes whose code is."""

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.calls import checked_places
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
@@ -22,8 +22,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Shape
 from tilewright.records import dataclass
 from tilewright.targets.runs import RunsRows, written_into
-
-Array = np.ndarray[Any, Any]
 
 NO_SHARES: Mapping[int, float] = {}
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.ir.nest import Description, Nest, Opaque, Operand, Walks
 from tilewright.ir.ops.registry import describe
 
-Array = np.ndarray[Any, Any]
 Axes = frozenset[int]
 Key = tuple[str, int]
 

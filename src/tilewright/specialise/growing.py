@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.compiler import optimise
 from tilewright.errors import TilewrightError
@@ -35,7 +36,6 @@ from tilewright.target_ref import CPU
 from tilewright.targets import host_runner
 from tilewright.targets.runs import RunsPast
 
-Array = np.ndarray[Any, Any]
 CompileGrowing = Callable[[Key, Graph], CompiledModel]
 
 MOST_PAST = (4088, 2040, 1016, 504, 248, 120)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Const, Expr, Iter, Read
 from tilewright.ir.graph import Graph, Node, Shape, Value
@@ -24,8 +25,6 @@ from tilewright.ir.nest import Access, Affine, Nest, dim_of, index_dims
 from tilewright.records import dataclass
 from tilewright.specialise.divided import real_places
 from tilewright.specialise.graph_pairing import Axes, GraphPairing, Key, Places, grown_axes, same_bits, walk
-
-Array = np.ndarray[Any, Any]
 
 MASK = "is_real"
 """The input that says which places along the axis are not padding."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright import families
 from tilewright.arguments import as_array, checked
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.errors import BudgetExceeded, InternalError, ModelClosed, UsageError
@@ -39,7 +40,6 @@ from tilewright.text.formatting import format_shape
 if TYPE_CHECKING:
     from tilewright.artifact.stored_rows import StoredRows
 
-Array = np.ndarray[Any, Any]
 ByOthers = DividedRows | PaddedShapes | GrownShapes
 """What runs by the code for other shapes."""
 Shapes = Mapping[str, Shape]

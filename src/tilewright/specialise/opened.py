@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tilewright.arguments import as_array, checked, missing_input
+from tilewright.arrays import Array
 from tilewright.artifact import StoredModel, StoredShapes, read_artifact
 from tilewright.artifact.stored_rows import most_rows
 from tilewright.compiled import CompiledModel
@@ -19,8 +18,6 @@ from tilewright.ir.graph import Shape
 from tilewright.options import OpenShapes, Options, sets_text, shapes_text
 from tilewright.specialise.divided import DividedRows, placed
 from tilewright.system.forks import ForkSafeLock
-
-Array = np.ndarray[Any, Any]
 
 
 def open_compiled(

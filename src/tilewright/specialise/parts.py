@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.errors import InputError, InternalError
 from tilewright.frontend.onnx.prepared import Division, HostOperator, PreparedModel
@@ -22,7 +22,6 @@ from tilewright.records import dataclass
 from tilewright.targets import host_runner
 from tilewright.targets.runs import HostRunner
 
-Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
 Compile = Callable[[Graph, Shapes], CompiledModel]
 

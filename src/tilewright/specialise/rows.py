@@ -9,10 +9,10 @@ may be computed beside any others, by the code for any extent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.compiled import CompiledModel
 from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Nest
@@ -29,8 +29,6 @@ from tilewright.specialise.graph_pairing import (
 )
 from tilewright.specialise.parts import CompiledPart
 from tilewright.targets.runs import RunsRows
-
-Array = np.ndarray[Any, Any]
 
 
 def row_axes(graph: Graph, other: Graph, inputs: Mapping[str, int]) -> dict[str, int | None] | None:

@@ -7,10 +7,10 @@ whatever arrays arrive, by the same reference semantics, without a graph for the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.frontend.onnx.prepared import PreparedModel, Step
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape, Value
@@ -18,8 +18,6 @@ from tilewright.ir.ops.registry import find_operator
 from tilewright.records import dataclass
 from tilewright.specialise.parts import operator_results
 from tilewright.targets.runs import HostRunner
-
-Array = np.ndarray[Any, Any]
 
 MAX_GROWTH = 2
 """Inputs of so many times the elements are little work still; larger ones are looked at again."""

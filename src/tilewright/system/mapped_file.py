@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
-
-Array = np.ndarray[Any, Any]
 
 
 class MappedFile(mmap.mmap):

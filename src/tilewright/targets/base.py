@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from tilewright.arguments import NOWHERE
+from tilewright.arrays import Array
 from tilewright.content_pool import ContentPool
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
@@ -37,8 +36,6 @@ from tilewright.targets.stored import StoredCode, StoredParts
 if TYPE_CHECKING:
     from tilewright.hardware.element_types import ElementTypes
     from tilewright.hardware.machine import Machine
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

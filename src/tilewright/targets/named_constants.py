@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.fields import FieldError, decoded, parsed_json
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
-
-Array = np.ndarray[Any, Any]
 
 
 def named_constants(

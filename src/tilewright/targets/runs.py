@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 PROCESSOR = (1, 0)
 """The processor, as DLPack numbers devices."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.files import Bytes
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
@@ -20,8 +19,6 @@ from tilewright.records import dataclass
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
     from tilewright.program import Program
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

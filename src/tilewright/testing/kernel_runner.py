@@ -6,10 +6,10 @@ import ctypes
 import functools
 import mmap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.kernel import ROWS, Kernel, Layouts, OperandKey, Packed
@@ -38,9 +38,6 @@ def guarded(array: Array, *, at_end: bool = True) -> Array:
     copy = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
-
-
-Array = np.ndarray[Any, Any]
 
 
 class KernelRunner:

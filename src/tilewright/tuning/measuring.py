@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.accuracy import relative_error
+from tilewright.arrays import Array
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
@@ -28,7 +29,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-Array = np.ndarray[Any, Any]
 
 # Runs of a contestant in a round. Nobody counts the first: the contestant before had the caches.
 _BLOCK_RUNS = 4

@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.files import Bytes
 from tilewright.ir.dtype import DType
@@ -31,8 +32,6 @@ from tilewright.text.printable import bounded
 from tilewright.tuning.machine_lock import MachineLock
 
 logger = logging.getLogger(__name__)
-
-Array = np.ndarray[Any, Any]
 
 
 # A process that says nothing for so long after its start does not work here.

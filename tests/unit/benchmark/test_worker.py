@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.benchmark.engines import Array, Engine, Feed
+from tilewright.arrays import Array
+from tilewright.benchmark.engines import Engine, Feed
 from tilewright.benchmark.worker import burst
 from tilewright.files import npz_bytes
 

@@ -8,13 +8,11 @@ that what is trained is what predicts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.learned.regressor import distances, weighted_mean
-
-Array = np.ndarray[Any, Any]
 
 MEMBERS = ((1.0, 3), (2.0, 5))
 """The power of the distance and the number of neighbours of each of the two."""

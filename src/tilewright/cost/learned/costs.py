@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.base import CostModel, DistinguishesStages, Estimate, KernelWork
 from tilewright.cost.features import (
     MachineFacts,
@@ -23,8 +23,6 @@ from tilewright.cost.learned.model import Learned, LearnedModel
 from tilewright.errors import UsageError
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

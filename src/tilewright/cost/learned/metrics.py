@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from tilewright.arrays import Array
 
 
 def mape(predicted: Array, true: Array) -> float:

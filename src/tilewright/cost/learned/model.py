@@ -10,14 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.features import FEATURES, FEATURES_VERSION
 from tilewright.cost.learned.regressor import Regressor
 from tilewright.errors import UsageError
 from tilewright.fields import FieldError, decoded, field_of, inside, parsed_json
 from tilewright.files import read_at_most
 from tilewright.results import json_of
-
-Array = np.ndarray[Any, Any]
 
 FORMAT = "tilewright learned cost model"
 VERSION = 1

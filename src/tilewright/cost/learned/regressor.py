@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.fields import FieldError
-
-Array = np.ndarray[Any, Any]
 
 _NEAREST = 1e-9
 """Distance below which a point is the same one."""

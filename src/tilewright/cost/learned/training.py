@@ -17,12 +17,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.learned.coreg import Taught, coreg
 from tilewright.cost.learned.regressor import Linear, Neighbours, Regressor, Tree, Trees
 from tilewright.errors import UsageError
 from tilewright.extras import extra_of
-
-Array = np.ndarray[Any, Any]
 
 Method = Literal["coreg", "trees", "boosting", "linear"]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -6,15 +6,12 @@ is a number: the tag of its packet's tree, times 4, plus 1 for a head and 2 for 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.noc.mesh import LOCAL, NUM_PORTS, OPPOSITE, WEST, Delivery, Mesh, Packet, check_packets
 from tilewright.errors import InternalError
 from tilewright.machine_code import compiled
-
-Array = np.ndarray[Any, Any]
 
 
 def wiring(mesh: Mesh) -> tuple[Array, Array, Array]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.cost.noc.compiled import Array, network_cycle
+from tilewright.arrays import Array
+from tilewright.cost.noc.compiled import network_cycle
 from tilewright.machine_code import compiled
 
 # Columns of a window, one row for each stream, in the order of `traffic.Window`.

@@ -15,8 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.cost.noc import compiled_layer as c
-from tilewright.cost.noc.compiled import Array, network_state, wiring
+from tilewright.cost.noc.compiled import network_state, wiring
 from tilewright.cost.noc.mesh import NUM_PORTS
 from tilewright.cost.noc.result import NocResult
 from tilewright.cost.noc.traffic import NUM_FETCHED_AHEAD, TrafficPlan

@@ -6,8 +6,6 @@ body becomes a `PreparedModel`, whose graph is built at any shapes of what it is
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
@@ -20,8 +18,6 @@ from tilewright.ir.bodies import other_domains, own_names
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, SubgraphAttribute
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 _IR_VERSION = 10
 _ALWAYS = np.array(True)

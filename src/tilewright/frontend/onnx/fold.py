@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx.limits import MAX_FOLDED_ELEMENTS
 from tilewright.ir.graph import Node
 from tilewright.ir.interpret import run_node
 from tilewright.ir.ops.registry import describe
-
-Array = np.ndarray[Any, Any]
 
 # Operators of shape arithmetic: work linear (or nearly) in the size of their operands, deterministic.
 _SHAPE_ARITHMETIC = (

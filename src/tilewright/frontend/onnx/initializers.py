@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 from onnx import TensorProto
 
+from tilewright.arrays import Array
 from tilewright.frontend.onnx.external import is_external, read_external
 from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.tensors import embedded_array
 from tilewright.system.mapped_file import MappedFile, mapped_files
-
-Array = np.ndarray[Any, Any]
 
 
 class Initializers:

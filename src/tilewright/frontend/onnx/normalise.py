@@ -23,6 +23,7 @@ from onnx import (
     helper,
 )
 
+from tilewright.arrays import Array
 from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES
 from tilewright.frontend.onnx.protos import all_nodes, model_nodes, node_label
@@ -30,7 +31,6 @@ from tilewright.frontend.onnx.tensors import checked_shape, embedded_array, supp
 from tilewright.frontend.onnx.widen import widen_initializers
 from tilewright.ir.bodies import body_graphs, own_names, rename_free
 
-Array = np.ndarray[Any, Any]
 Key = tuple[str, str, str]
 
 # Initializers need not be inputs from this version on, and every operator set is named from an earlier one.

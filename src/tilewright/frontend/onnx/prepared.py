@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from tilewright.arrays import Array
 from tilewright.errors import UnsupportedOp, UsageError, error_context
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.attributes import import_attributes
@@ -37,7 +37,6 @@ from tilewright.ir.graph import Attributes, Graph, Node, Shape, Value
 from tilewright.ir.verify import require_valid
 from tilewright.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
 Kind = TypeVar("Kind", bound=Importer)
 Described = TypeVar("Described")

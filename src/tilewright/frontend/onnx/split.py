@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 from io import BufferedIOBase
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.files import Bytes
 from tilewright.frontend.onnx.limits import MAX_FIELDS
 from tilewright.records import dataclass
 from tilewright.system.mapped_file import MappedFile
-
-Array = np.ndarray[Any, Any]
 
 MIN_BYTES = 1 << 16
 """Of data that are worth an array of their own."""

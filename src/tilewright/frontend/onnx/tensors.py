@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
+from tilewright.arrays import Array
 from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx.limits import MAX_RANK, MAX_VALUE_BYTES
 from tilewright.ir.dtype import DType
-
-Array = np.ndarray[Any, Any]
 
 _WORDS = {
     TensorProto.FLOAT: ("float_data", 1),

@@ -7,17 +7,16 @@ while its data says, stays one opaque node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from onnx import GraphProto, NodeProto
 
+from tilewright.arrays import Array
 from tilewright.frontend.onnx.limits import MAX_UNCOUNTED_STEPS, MAX_UNROLLED_NODES
 from tilewright.frontend.onnx.loops import ScanAttributes, stacking_axis
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Value
-
-Array = np.ndarray[Any, Any]
 
 
 class Steps(Protocol):

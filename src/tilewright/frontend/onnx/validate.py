@@ -7,12 +7,11 @@ away from the file system.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
+from tilewright.arrays import Array
 from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.limits import MAX_NODES
@@ -21,8 +20,6 @@ from tilewright.frontend.onnx.protos import all_nodes, model_nodes, node_label, 
 from tilewright.frontend.onnx.tensors import checked_raw_data
 from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
 from tilewright.ir.bodies import body_graphs, free_names
-
-Array = np.ndarray[Any, Any]
 
 
 def validate_model(model: ModelProto, data: Mapping[int, Array]) -> int:

@@ -7,16 +7,14 @@ These are signed bytes also where the numbers are not: unsigned ones may hold tw
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto
 
+from tilewright.arrays import Array
 from tilewright.frontend.onnx.limits import MAX_VALUE_BYTES
 from tilewright.frontend.onnx.protos import model_nodes
 from tilewright.ir.bodies import body_graphs
-
-Array = np.ndarray[Any, Any]
 
 _FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
 _BY_VALUE = frozenset({"DequantizeLinear", "GatherBlockQuantized"})

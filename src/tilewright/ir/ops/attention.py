@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
@@ -43,8 +43,6 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.reduction import softmax_nests
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # The operator of ours that takes queries, keys, values and any number of masks; `scale` as Attention has it.
 MASKED_ATTENTION = "MaskedAttention"

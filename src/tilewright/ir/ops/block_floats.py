@@ -9,10 +9,11 @@ constant that keeps its numbers (`ir.block_weights`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.block_weights import BlockWeights, unpacked
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
@@ -20,8 +21,6 @@ from tilewright.ir.ops.build import require, require_rank, require_result
 from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 from tilewright.ir.work import HostWork
-
-Array = np.ndarray[Any, Any]
 
 BLOCK_FLOATS: Final = "BlockFloats"
 _NUMBERS_PER_STEP = 1 << 12

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, call, cast, select
 from tilewright.ir.graph import Node
@@ -46,7 +47,6 @@ from tilewright.ir.ops.quantization import DynamicBytes, dynamically_quantized
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 from tilewright.records import dataclass
 
-Array = np.ndarray[Any, Any]
 # Inputs of a cell whose recurrence is bytes.
 _SCALE, _ZERO = 6, 7
 # Temporaries: what makes the bytes of its state are the last ones, and these bytes come before them.

@@ -7,16 +7,14 @@ operand that gives this shape as a constant, and a CheckShape beside it compares
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import InputError
 from tilewright.ir.graph import Attribute, Node, Shape, SubgraphAttribute
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, Sizing, operator, sizing_of
-
-Array = np.ndarray[Any, Any]
 
 CHECK_SHAPE = "CheckShape"
 # Attributes of a check beside those of the node that it checks.

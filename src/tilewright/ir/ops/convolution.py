@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.expr import Expr, Scalar
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Affine, Description, Dim, Nest, Opaque, affine
@@ -30,8 +30,6 @@ from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
 from tilewright.ir.work import HostWork
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # Patches are gathered for as many output rows at once as fit here: one copy stays in a large cache.
 _PATCH_BYTES = 32 << 20

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.build import require, require_rank, require_result
 from tilewright.ir.ops.operands import present
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 from tilewright.ir.work import HostWork
-
-Array = np.ndarray[Any, Any]
 
 COUPLED_PROBABILITIES: Final = "CoupledProbabilities"
 _MOST_PASSES = 100

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Const, Expr, Iter, Scalar, call, cast, select
 from tilewright.ir.graph import Node
@@ -32,8 +33,6 @@ from tilewright.ir.ops.build import (
     require_scalar,
 )
 from tilewright.ir.ops.registry import Reference, operator
-
-Array = np.ndarray[Any, Any]
 
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875

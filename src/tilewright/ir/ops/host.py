@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node, SubgraphAttribute
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.build import choice_attr, require, require_rank
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import MAX_COMPILED_LOOP_STEPS, HostWork
-
-Array = np.ndarray[Any, Any]
 
 _REASONS = {
     "Bernoulli": "it is random",

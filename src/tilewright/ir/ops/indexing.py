@@ -7,10 +7,10 @@ sizes depend on data are opaque.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Iter, call, cast, select
 from tilewright.ir.graph import Node, Shape
@@ -43,8 +43,6 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.operands import extents_of, present
 from tilewright.ir.ops.registry import Sizing, operator
-
-Array = np.ndarray[Any, Any]
 
 
 def _gather_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:

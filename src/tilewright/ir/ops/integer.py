@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
@@ -23,8 +24,6 @@ from tilewright.ir.ops.matmul import MatMulLoops
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import window_of
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 def limits(dtype: DType) -> tuple[int, int]:

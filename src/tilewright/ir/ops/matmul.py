@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.expr import Acc, Expr, cast
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Description, Dim, Index, Nest, Operand, affine
@@ -24,8 +24,6 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.registry import operator
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 def _matmul_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Iter, call, cast, select
 from tilewright.ir.graph import Node
@@ -46,8 +46,6 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.operands import axis_within, extents_of, present
 from tilewright.ir.ops.registry import Sizing, operator
 from tilewright.ir.work import HostWork
-
-Array = np.ndarray[Any, Any]
 
 # A running sum as one nest does the square of its work, in blocks a multiple of it; then the host is faster.
 _LONGEST_SINGLE_NEST = 64

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.expr import Scalar
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Opaque, affine
@@ -30,9 +30,6 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.operands import axis_within, extents_of, integers, optional, present
 from tilewright.ir.ops.registry import Sizing, operator
 from tilewright.ir.work import check_table, require_holdable
-
-Array = np.ndarray[Any, Any]
-
 
 # Broadcasting and permutation ------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ squares minus a squared sum loses all digits where the mean is large.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.expr import Acc, Expr, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Description, Dim, Index, Nest, Opaque, Operand, affine
@@ -32,8 +32,6 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.reduction import as_parallel, kept, normalized_axes, split_dims
 from tilewright.ir.ops.registry import operator
-
-Array = np.ndarray[Any, Any]
 
 
 def _per_channel(values: Array, rank: int) -> Array:

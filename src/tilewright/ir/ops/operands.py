@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node, Shape
-
-Array = np.ndarray[Any, Any]
 
 
 def present(inputs: Sequence[Array | None], position: int = 0) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import ModelRejected
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Scalar, call
@@ -29,8 +30,6 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
 from tilewright.ir.work import check_steps
-
-Array = np.ndarray[Any, Any]
 
 
 def lowest(dtype: DType | np.dtype[Any]) -> Scalar:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Read, call, cast, select
 from tilewright.ir.graph import Node
@@ -29,8 +29,6 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.registry import MICROSOFT_DOMAIN, operator
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 HALVES = (DType.FLOAT16, DType.BFLOAT16)
 

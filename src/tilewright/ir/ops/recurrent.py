@@ -11,10 +11,10 @@ another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.build import choice_attr, require, require_rank, require_result, require_shape
@@ -29,8 +29,6 @@ from tilewright.ir.ops.cells import (
     numpy_activation,
 )
 from tilewright.ir.ops.registry import MICROSOFT_DOMAIN, operator
-
-Array = np.ndarray[Any, Any]
 
 QUANTIZED_LSTM = "DynamicQuantizeLSTM"
 DEFAULT_ACTIVATIONS = {

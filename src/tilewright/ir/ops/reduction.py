@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
@@ -30,8 +31,6 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.operands import axis_within
 from tilewright.ir.ops.registry import operator
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # The first opset of each operator that takes its axes as an input instead of an attribute.
 _AXES_INPUT_SINCE = {"ReduceSum": 13}

@@ -6,10 +6,8 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.errors import ModelRejected
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape
@@ -18,7 +16,6 @@ from tilewright.ir.work import HostWork, find_excess, find_host_excess
 from tilewright.progress import checkpoint
 from tilewright.system.forks import ForkSafeLock
 
-Array = np.ndarray[Any, Any]
 Reference = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
 DescribeFunction = Callable[[Node], Description]
 ShapesFunction = Callable[[Node], Sequence[Shape | None]]

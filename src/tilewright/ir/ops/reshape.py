@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Description, Nests
 from tilewright.ir.ops.build import (
@@ -26,8 +26,6 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.operands import axes_of, optional, present
 from tilewright.ir.ops.registry import Sizing, operator
 from tilewright.ir.shapes import common_refinement, equal_product_groups, merged_index
-
-Array = np.ndarray[Any, Any]
 
 
 def reshape_nests(node: Node) -> Nests:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.expr import Const, Expr, call, cast
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Description, Dim, Index, Lookup, Nest, Opaque, Operand, affine
@@ -38,8 +39,6 @@ from tilewright.ir.ops.quantization import saturated, saturated_array
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import HostWork, check_table, require_holdable
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # Taps are unrolled in the body. Above this many the axes are resampled one after the other, and one
 # axis that alone needs more (antialiasing by a large factor) is not worth a nest.

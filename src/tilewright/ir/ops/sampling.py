@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
@@ -49,8 +50,6 @@ from tilewright.ir.ops.quantization import saturated_array
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import MAX_BOX_SAMPLES
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # Taps of all axes together: a cubic sample of three axes would read 64 elements.
 _MAX_TAPS = 16

@@ -7,10 +7,10 @@ one elementwise nest. Indices that are data are two nests: a copy, and one whose
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
@@ -36,8 +36,6 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.operands import extents_of, optional, present
 from tilewright.ir.ops.registry import Sizing, operator
-
-Array = np.ndarray[Any, Any]
 
 # Entries of a table, and tables of one operator, above which indices count as data.
 MAX_TABLE = 1 << 16

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.expr import Expr, Iter, Read, call, select, substitute
 from tilewright.ir.graph import Node, Shape, Value
 from tilewright.ir.nest import Access, Affine, Description, Dim, Nest, Opaque, Operand, Stepwise, affine
@@ -39,8 +40,6 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.operands import optional
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, describe, find_operator, operator
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 STEP: Final = "t"
 GATES: Final = {"RNNSteps": 1, "GRUSteps": 3, "LSTMSteps": 4}

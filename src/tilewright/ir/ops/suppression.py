@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.build import require_rank
@@ -14,8 +15,6 @@ from tilewright.ir.ops.operands import present
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import HostWork, number_of
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # So many pairs are compared in the time of a step that is interpreted, of which each box that is kept is one.
 _PAIRS_PER_STEP = 64

@@ -8,10 +8,10 @@ each counts how many come before it, which is its place. Anything else is a sort
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Iter, Read, call, cast, select
 from tilewright.ir.graph import Node, Shape
@@ -44,8 +44,6 @@ from tilewright.ir.ops.operands import axis_within, optional, present
 from tilewright.ir.ops.quantization import limits
 from tilewright.ir.ops.registry import Sizing, operator
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # Each extreme is two passes over the row; counting compares each pair of its elements.
 MAX_PASSES = 10

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.build import (
@@ -26,8 +27,6 @@ from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import ELEMENTS_PER_POINT, HostWork, number_of
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # Slicing and padding a frame of an STFT.
 _STEPS_PER_FRAME = 16

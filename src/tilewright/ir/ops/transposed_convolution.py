@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.expr import Const
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Affine, Description, Dim, Nest, Operand, affine
@@ -24,8 +24,6 @@ from tilewright.ir.ops.convolution import require_kernel
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, WindowAttributes
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 def transposed_window(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:

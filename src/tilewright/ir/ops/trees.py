@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilewright.arrays import distinct
+from tilewright.arrays import Array, distinct
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Description, Dim, Nest, Opaque, Walks, affine
 from tilewright.ir.ops.build import (
@@ -42,8 +42,6 @@ from tilewright.ir.ops.operands import present
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 from tilewright.ir.work import HostWork
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 TREE_SUMS: Final = "TreeSums"
 START: Final = {"SUM": 0.0, "MIN": float("inf"), "MAX": float("-inf")}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.expr import Scalar
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Affine, affine
 from tilewright.ir.ops.build import choice_attr, require
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

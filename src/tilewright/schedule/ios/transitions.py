@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.machine_code import compiled
-
-Array = np.ndarray[Any, Any]
 
 _TRANSITIONS_OF_STATE = 32  # of blocks with fewer, mostly wide ones, states take more than their transitions
 _HASH_FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 over the golden ratio, as a signed word

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.fields import FieldError, Signed
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.dtype import DType
@@ -24,8 +25,6 @@ from tilewright.targets.cpu.pieces import (
     split_bfloat16,
     split_digits,
 )
-
-Array = np.ndarray[Any, Any]
 
 # Of a compact element: 16 bits of float32's significand are left, which errs by 2^-17 at most.
 COMPACT_BYTES = 3

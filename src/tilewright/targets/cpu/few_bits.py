@@ -9,15 +9,14 @@ bits: `scale * number` is the constant, exactly, or the constant is none of thes
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.records import dataclass
 from tilewright.targets.llvm.layout import OperandKey
 
-Array = np.ndarray[Any, Any]
 FewBitKeys = frozenset[tuple[OperandKey, int, "FewBits"]]
 """Operands that are numbers of few bits times scales: along which axis their blocks lie, and how."""
 

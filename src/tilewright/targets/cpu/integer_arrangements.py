@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.fields import FieldError, Signed
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
@@ -17,8 +18,6 @@ from tilewright.targets.cpu.arrangements import (
     panel_by_panel,
     require_panels,
 )
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from tilewright.arrays import Array
 
 NUM_DIGITS = 3
 LARGEST_FIXED = 127 * (2**16 + 2**8 + 1)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
+from tilewright.arrays import Array
 from tilewright.cost.base import Estimate, KernelWork
 from tilewright.hardware.machine import Machine
 from tilewright.ir.expr import FUNCTIONS, Call
@@ -20,7 +21,6 @@ from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.cuda.attention import find_attention, plan_attention
 from tilewright.targets.cuda.emitter import WARP
-from tilewright.targets.cuda.kernel import Array
 from tilewright.targets.cuda.loopnest.plan import plan_loops
 from tilewright.targets.cuda.loopnest.rows import match_rows
 from tilewright.targets.cuda.lower import KernelLaunch, Work, copied_to, is_empty, made_chains

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.errors import TilewrightError
 from tilewright.records import dataclass
 
@@ -19,8 +18,6 @@ ALIGNMENT_BYTES = 256
 """What allocations begin at a multiple of, on every device."""
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 """Blocks of a grid along each axis, on every device."""
-
-Array = np.ndarray[Any, Any]
 
 
 class DeviceError(TilewrightError):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.records import dataclass
-from tilewright.targets.cuda.device import Array, Device, Memory
+from tilewright.targets.cuda.device import Device, Memory
 
 CPU, CUDA = 1, 2
 """DLPack's types of devices."""

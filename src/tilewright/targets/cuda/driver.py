@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.extras import extra_of
 from tilewright.records import dataclass
 from tilewright.targets.cuda.device import (
-    Array,
     Copy,
     DeviceError,
     DeviceFacts,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arguments import NOWHERE
+from tilewright.arrays import Array
 from tilewright.errors import ModelClosed, UsageError
 from tilewright.ir.graph import Value
 from tilewright.ir.interpret import fed_values, require_shape
@@ -48,7 +49,6 @@ from tilewright.targets.cuda.placed import PlacedModel
 from tilewright.targets.llvm.layout import REPORT_BYTES
 from tilewright.targets.runs import CodeAtAddresses, HostRunner
 
-Array = np.ndarray[Any, Any]
 NO_SPANS: Mapping[Tensor, Span] = MappingProxyType({})
 NO_IMAGES: Mapping[str, Mapping[str, bytes]] = MappingProxyType({})
 

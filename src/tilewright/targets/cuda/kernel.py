@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.ir.nest import Operand
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.cuda.rates import Rates
 from tilewright.targets.llvm.layout import IndexCheck, OperandKey
-
-Array = np.ndarray[Any, Any]
 
 Shape = tuple[int, int, int]
 

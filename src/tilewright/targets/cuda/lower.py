@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.ir.bounds import require_bounded_nests
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import FusedNodes, NestGroup
@@ -34,8 +32,6 @@ from tilewright.targets.llvm.exact import round_products
 from tilewright.targets.llvm.layout import Declined, IndexCheck, OperandKey
 from tilewright.targets.llvm.refs import linearise, simplify
 from tilewright.targets.llvm.shared_loops import form_groups
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from tilewright.arguments import NOWHERE
+from tilewright.arrays import Array
 from tilewright.hardware.host import host_memory
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node
@@ -16,7 +17,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.steps import StepInfo, planned_steps
-from tilewright.targets.base import Array, Backend, Support
+from tilewright.targets.base import Backend, Support
 from tilewright.targets.runs import written_into
 from tilewright.targets.validate import require_valid_program
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tilewright.arguments import NOWHERE
+from tilewright.arrays import Array
 from tilewright.cost.energy import EnergyTable, source_of
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
-from tilewright.targets.base import Array
 from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.mapped_costs import mapped_costs

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.arguments import NOWHERE
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.hardware.host import host_memory
 from tilewright.hardware.machine import Machine
@@ -16,7 +17,7 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import StepInfo, planned_steps
-from tilewright.targets.base import Array, Backend, Support
+from tilewright.targets.base import Backend, Support
 from tilewright.targets.validate import require_valid_program
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, helper
 
+from tilewright.arrays import Array
 from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx.infer import constant_proto
 from tilewright.frontend.onnx.protos import node_label
@@ -19,8 +20,6 @@ from tilewright.ir.graph import Shape, Value
 OPSET = 23
 # What a definition makes for itself, such as the places of keys, is no larger.
 MAX_CONSTANT_ELEMENTS = 1 << 20
-
-Array = np.ndarray[Any, Any]
 
 
 class Definition:

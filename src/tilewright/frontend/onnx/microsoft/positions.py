@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tilewright.frontend.onnx.microsoft.definition import MAX_CONSTANT_ELEMENTS, Array, Definition, Write
+from tilewright.arrays import Array
+from tilewright.frontend.onnx.microsoft.definition import MAX_CONSTANT_ELEMENTS, Definition, Write
 
 
 def _relative_position_bias(d: Definition) -> Sequence[str]:

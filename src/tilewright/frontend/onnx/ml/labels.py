@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
 from tilewright.frontend.onnx.ml.parts import place_in
 from tilewright.ir.dtype import DType
-
-Array = np.ndarray[Any, Any]
 
 _LISTS = {"int64s": DType.INT64, "floats": DType.FLOAT32}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
 from tilewright.frontend.onnx.ml.parts import (
     float_rows,
@@ -16,8 +16,6 @@ from tilewright.frontend.onnx.ml.parts import (
     transformed,
 )
 from tilewright.ir.dtype import DType
-
-Array = np.ndarray[Any, Any]
 
 
 def _product(d: Definition, num_results: int) -> str:

@@ -7,11 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilewright.arrays import grouped
+from tilewright.arrays import Array, grouped
 from tilewright.frontend.onnx.microsoft.definition import Definition
 from tilewright.ir.dtype import DType
-
-Array = np.ndarray[Any, Any]
 
 # As ai.onnx.ml numbers them in TreeEnsemble.
 POST_TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
 from tilewright.frontend.onnx.ml.parts import (
     MAX_TABLE_ELEMENTS,
@@ -19,8 +19,6 @@ from tilewright.frontend.onnx.ml.parts import (
 from tilewright.ir.dtype import DType
 from tilewright.ir.ops.coupling import COUPLED_PROBABILITIES
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
-
-Array = np.ndarray[Any, Any]
 
 _FLOAT = DType.FLOAT32
 # Probabilities of pairs are no nearer to 0 and 1.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilewright.arrays import distinct, grouped
+from tilewright.arrays import Array, distinct, grouped
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
 from tilewright.frontend.onnx.ml.parts import (
     MAX_TABLE_ELEMENTS,
@@ -29,8 +29,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.ir.ops.trees import START, TREE_SUMS
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 # Targets of an ensemble, more than any has: each is a column of the result.
 _MOST_TARGETS = 1 << 20

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.content_pool import ContentPool
 from tilewright.errors import UsageError
 from tilewright.hardware.probe import resolve_threads
@@ -41,8 +39,6 @@ from tilewright.targets.cpu.runtime.main_code import (
     MainStep,
     Stage,
 )
-
-Array = np.ndarray[Any, Any]
 
 _MACS_PER_CYCLE, _BYTES_PER_CYCLE = 16, 8
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.records import dataclass
 from tilewright.targets.cpu.runtime.executable import (
     ConstantPlaces,
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from tilewright.options import Options
     from tilewright.targets.cpu.image.shared_constants import SharedConstants
     from tilewright.targets.cpu.runtime.executor import HostCallback
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.files import Bytes
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Value
@@ -21,8 +22,6 @@ from tilewright.targets.cpu.lower.storage import Weights
 from tilewright.targets.cpu.runtime.executable import TensorSpec
 from tilewright.targets.cpu.runtime.main_code import ArgRef
 from tilewright.targets.stored import StoredCode
-
-Array = np.ndarray[Any, Any]
 
 RUNTIME_OBJECT = "objects/runtime.o"
 

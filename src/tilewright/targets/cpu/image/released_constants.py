@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.content_pool import ContentPool
 from tilewright.ir.graph import Value
 from tilewright.parallel import map_on_cores
@@ -23,8 +24,6 @@ from tilewright.targets.cpu.image.shared_constants import SharedConstants
 from tilewright.targets.cpu.lower.lowered import PackedTensor, Storage
 from tilewright.targets.cpu.lower.storage import Weights
 from tilewright.targets.cpu.runtime.main_code import WEIGHTS_BASE
-
-Array = np.ndarray[Any, Any]
 
 MIN_RELEASED_BYTES = 1 << 16
 """Smaller constants are not worth the time to write them back."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.content_pool import MIN_SHARED_BYTES, ContentPool
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, aligned
 from tilewright.parallel import map_on_cores
@@ -20,8 +18,6 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.runtime.executable import ConstantPlaces, Constants, HostStep, Piece, bytes_at
 from tilewright.targets.cpu.runtime.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
-
-Array = np.ndarray[Any, Any]
 
 SLAB_BYTES = 16 << 20
 """Of constants that lie together, and go when none of them is used. Each in pages of its own has no huge

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.content_pool import content_key
 from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.dtype import DType
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from tilewright.program import Program
     from tilewright.targets.cpu.image.code import CpuCode
 
-Array = np.ndarray[Any, Any]
 
 MAX_STEPS = 1 << 24
 """Of a main: more than any model has."""

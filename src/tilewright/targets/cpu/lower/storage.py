@@ -6,10 +6,10 @@ import copy
 import functools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import or_
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.content_pool import content_key
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Value
@@ -33,8 +33,6 @@ from tilewright.targets.cpu.lower.lowered import (
 )
 from tilewright.targets.cpu.runtime.executable import Piece
 from tilewright.targets.cpu.runtime.main_code import ARENA_BASE, WEIGHTS_BASE, ArgRef
-
-Array = np.ndarray[Any, Any]
 
 
 class Arrangements:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import InputError, InternalError, ModelRejected
 from tilewright.frontend.onnx.body_models import BodyModel, body_model
 from tilewright.ir.control_flow import CONTROL_FLOW
@@ -31,7 +32,6 @@ from tilewright.targets.cpu.runtime.executable import CpuExecutable, TensorSpec
 from tilewright.targets.cpu.runtime.executor import StepPlan
 from tilewright.targets.cpu.runtime.main_code import FIRST_CALLER_BASE
 
-Array = np.ndarray[Any, Any]
 Compile = Callable[[Graph], Executable]
 
 _CALL_S, _FACTOR = 0.02, 4

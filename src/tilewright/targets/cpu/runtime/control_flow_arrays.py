@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.control_flow import branch_name
 from tilewright.ir.graph import Graph, Node, Shape
 from tilewright.targets.base import Executable
 from tilewright.targets.cpu.runtime.control_flow import IfCode, LoopCode, control_flow_code, row
-
-Array = np.ndarray[Any, Any]
 
 
 def on_arrays(

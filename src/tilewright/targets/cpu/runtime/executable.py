@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tilewright.arguments import NOWHERE, as_array, missing_input, shown
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
@@ -24,7 +25,6 @@ from tilewright.targets.runs import PROCESSOR, CodeAtAddresses
 if TYPE_CHECKING:
     from tilewright.targets.runs import HostRunner
 
-Array = np.ndarray[Any, Any]
 
 NO_ROWS: Mapping[str, int] = {}
 

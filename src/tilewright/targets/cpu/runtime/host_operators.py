@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.ir.graph import Node
 from tilewright.ir.interpret import run_node
-
-Array = np.ndarray[Any, Any]
 
 
 def run_on_host(

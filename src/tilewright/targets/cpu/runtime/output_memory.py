@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
-
-Array = np.ndarray[Any, Any]
 
 LARGE_BYTES = 256 << 10
 """Smaller outputs come from numpy, which is as fast for them."""

@@ -11,10 +11,10 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import NoGeneratedCode, UsageError
 from tilewright.ir.graph import Node
 from tilewright.ir.ops.suppression import Limits, apart, corners
@@ -22,8 +22,6 @@ from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 from tilewright.targets.llvm.emitter import Emitter, Param
 from tilewright.targets.llvm.values import FLOAT, I1, I64, PTR, Int, Val, vec
-
-Array = np.ndarray[Any, Any]
 
 MAX_PAIRS = 1 << 34
 """Of boxes that may be compared at the most: seconds. More is left to the reference, which looks at the

@@ -23,11 +23,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilewright.arrays import distinct, grouped
+from tilewright.arrays import Array, distinct, grouped
 from tilewright.ir.ops.trees import START, Ensemble
 from tilewright.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 TREES_AT_ONCE = 8
 _MOST_LANES = 16

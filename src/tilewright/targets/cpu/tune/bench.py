@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import InputError
 from tilewright.options import Accuracy
 from tilewright.program import Program
@@ -15,8 +15,6 @@ from tilewright.records import dataclass
 from tilewright.system.worker_process import NoWorker
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.tuning.workers import Effort, Failed, MeasureRequest, MeasureResult, MeasuringPool, PackedCode
-
-Array = np.ndarray[Any, Any]
 
 MAX_WEIGHT_BYTES = 2 << 30
 """What the weights of all plans that are loaded at a time take, each having a copy."""

@@ -10,10 +10,10 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.targets.cpu.forms.choose import Cuts, Group
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.lower.lowered import LoweredModel, LoweredStage
@@ -23,7 +23,6 @@ from tilewright.tuning.samples import is_faster
 
 logger = logging.getLogger(__name__)
 
-Array = np.ndarray[Any, Any]
 Rounds = Sequence[Sequence[float]]
 """Times of steps in ns, for each round."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.files import Bytes
 from tilewright.hardware.instruction_sets import INSTRUCTION_SETS
@@ -35,7 +36,6 @@ from tilewright.tuning.workers import LocalMeasuringPool, PackedCode
 if TYPE_CHECKING:
     from tilewright.targets.cpu.image.code import CpuCode
 
-Array = np.ndarray[Any, Any]
 
 # Parts beside those of the code, whose names have a folder or none.
 _GRAPH, _TENSOR = "program/graph.txt", "program/tensors/"

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
-
+from tilewright.arrays import Array
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
-
-Array = np.ndarray[Any, Any]
 
 # An executable's block begins with a run that does not count: the one before it had the caches.
 _COUNTED = range(3)

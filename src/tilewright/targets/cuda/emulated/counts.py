@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.records import dataclass
 from tilewright.targets.cuda.device import Span
 from tilewright.targets.cuda.emulated.records import SHARED
@@ -18,8 +18,6 @@ BANKS = 32
 BANK_BYTES = 4
 _WIDEST_BYTES = 16
 _PHASE_BYTES = BANKS * BANK_BYTES
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

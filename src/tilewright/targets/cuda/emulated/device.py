@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.errors import UsageError
 from tilewright.hardware.host import host_instructions
 from tilewright.records import dataclass
@@ -21,7 +22,6 @@ from tilewright.system.forks import ForkSafeLock
 from tilewright.targets.cuda.device import (
     ALIGNMENT_BYTES,
     MOST_BLOCKS,
-    Array,
     Copy,
     DeviceError,
     DeviceFacts,

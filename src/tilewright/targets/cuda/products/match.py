@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.contraction import Centred, ContractionForm, Factor, contraction_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Iter, Read, cast, evaluate, reads_of, substitute
@@ -24,8 +24,6 @@ from tilewright.targets.llvm.exprgen import unsupported_function
 from tilewright.targets.llvm.layout import Declined, OperandKey
 from tilewright.targets.llvm.refs import LinearNest, Ref, block_name, linearise, simplify, split_dim
 from tilewright.targets.llvm.shared_loops import renamed
-
-Array = np.ndarray[Any, Any]
 
 NO_CONSTANTS: Mapping[OperandKey, Array] = MappingProxyType({})
 _MOST_MADE_STEPS = 64

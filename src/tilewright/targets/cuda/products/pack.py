@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import ceil
-from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Dim
 from tilewright.targets.cuda.kernel import Packed
 from tilewright.targets.cuda.products.match import Product, Side
 from tilewright.targets.cuda.products.tiles import ProductPlan
 from tilewright.targets.cuda.rates import BYTE_KINDS, Kind
-
-Array = np.ndarray[Any, Any]
 
 
 def packed(product: Product, plan: ProductPlan, side: int) -> Packed:
