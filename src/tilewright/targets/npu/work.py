@@ -103,8 +103,8 @@ class Works:
         A node that multiplies matrices and does more, as attention does, has a share on each of two units.
         Without a binding: on all cores, with nothing left over in any tile. Blocks of threads take the place
         of the binding. Sums of products on cores as bound keep no more of a core's units busy than their
-        mapping does; where `is_whole`, the mapping says which cores have which part, too. Of its sums so many
-        iterations of each loop that is `summed`, else all.
+        mapping does; where `is_whole`, the mapping of the only sums says which cores have which part, too. Of
+        its sums so many iterations of each loop that is `summed`, else all.
         """
         task = self._task(node)
         if task.work is Work.MOVEMENT or not volume(region):
@@ -129,7 +129,7 @@ class Works:
         ):
             filled = _filled(rate.unit, task.shape, region, binding)
         mapped = None if binding is None else self.products(node, region, is_whole=is_whole, summed=summed)
-        if is_whole and mapped is not None and blocks is None:
+        if is_whole and mapped is not None and len(mapped.parts) == 1 and blocks is None:
             cores = mapped.cores_used
             filled = self._filled_whole(task, rate, region, mapped)
         pj = products * (rate.unit.mac_pj or 0.0) * effectual_share(self.machine, rate.unit)

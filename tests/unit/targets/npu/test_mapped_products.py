@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from tests.support.graphs import GraphBuilder
 
 import tilewright as tw
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.element_types import element_types
 from tilewright.hardware.presets import load_preset, preset_text
 from tilewright.ir.graph import Node
+from tilewright.ir.region import full_region
 from tilewright.targets.npu.work import Works
 
 
@@ -46,6 +48,17 @@ def test_the_mapping_of_a_slice_does_not_depend_on_what_was_mapped_before() -> N
 
     # 14 rows of a layer of 19 and of one of 56, then all 14 of a layer.
     assert energies_pj((19, 56, 14)) == energies_pj((14, 56, 19))
+
+
+def test_two_products_of_a_node_share_cores_as_it_is_bound_wherever_operands_lie() -> None:
+    b = GraphBuilder()
+    operands = [b.input(1, 2, 8, 4) for _ in range(3)]
+    node = b.node(b.op("Attention", *operands, shape=(1, 2, 8, 4)))
+    machine = load_preset("a310")
+    works, region = Works(machine, element_types(machine)), full_region((1, 2, 8, 4))
+    from_main, from_cores = (works.of(node, region, (1, 2, 1, 1), is_whole=w) for w in (True, False))
+    assert [w.unit for w in from_main] == [w.unit for w in from_cores] == ["CUBE", "VECTOR"]
+    assert all(w.seconds > 0 for w in from_main)
 
 
 @pytest.mark.parametrize(("level", "num_whole"), [("L1", 1), ("LLB", 1), ("DDR", 0)])
