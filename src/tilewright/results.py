@@ -1,8 +1,8 @@
 """What results have in common: JSON that follows from their fields, tables for people, a readable text.
 
-A result is a frozen dataclass. Its JSON has a key for each field and for each property that is marked
-`in_json`; `about` says of a field what its name and type do not. The schema of the JSON (`cli/schemas`)
-is made from the same fields, annotations and docstrings, so that neither is written by hand.
+A result is a frozen dataclass. Its JSON has a key for each field and for each property that `in_json`
+makes; `about` says of a field what its name and type do not. The schema of the JSON (`cli/schemas`) is made
+from the same fields, annotations and docstrings, so that neither is written by hand.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tilewright.records import dataclass
 from tilewright.text.printable import html_text, printable
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _UNIT_SYMBOLS = re.compile(r"_([pu])j(?=_|$)")
 
@@ -35,19 +33,12 @@ def about(
     return {"about": text, "key": key, "hidden": hidden, "optional": optional, "nullable": nullable}
 
 
-def in_json(getter: F) -> F:
-    """Mark the function of a property: the property is a key of the JSON, its docstring the description."""
-    return in_json_as("")(getter)
+if TYPE_CHECKING:
+    in_json = property
+else:
 
-
-def in_json_as(key: str) -> Callable[[F], F]:
-    """As `in_json`, with a key that is not the property's name."""
-
-    def mark(getter: F) -> F:
-        getter.json_key = key  # type: ignore[attr-defined]  # functions take attributes
-        return getter
-
-    return mark
+    class in_json(property):  # noqa: N801  # as property
+        """A property that is a key of the JSON, its docstring the description there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +69,9 @@ def entries_of(kind: Any) -> tuple[JsonEntry, ...]:
                     facts.get("nullable", False),
                 )
             )
-    for name, member in inspect.getmembers_static(kind, lambda m: isinstance(m, property)):
-        key = getattr(member.fget, "json_key", None)
-        if key is not None:
-            text = " ".join((member.fget.__doc__ or "").split())
-            found.append(JsonEntry(name, key or key_of(name), text, getter=member.fget))
+    for name, member in inspect.getmembers_static(kind, lambda m: isinstance(m, in_json)):
+        text = " ".join((member.fget.__doc__ or "").split())
+        found.append(JsonEntry(name, key_of(name), text, getter=member.fget))
     return tuple(found)
 
 

@@ -180,13 +180,11 @@ class SimulatedCost:
     )
     bound_by: str = field(metadata=about("The unit that is busy for so long at least."))
 
-    @property
     @in_json
     def gap(self) -> float:
         """How far the time is above its lower bound, relative to the bound."""
         return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
 
-    @property
     @in_json
     def power_w(self) -> float | None:
         """Mean power of all clusters; None where the machine gives no energies."""
@@ -194,19 +192,16 @@ class SimulatedCost:
             return None
         return self.energy_j / self.time_s if self.time_s else 0.0
 
-    @property
     @in_json
     def exceeds_power(self) -> bool:
         """Whether that is more than the machine can draw: it would run slower, or energies are too high."""
         return self.max_power_w is not None and (self.power_w or 0.0) > self.max_power_w
 
-    @property
     @in_json
     def most_energy_by(self) -> str:
         """The part that takes most energy."""
         return max(self.energy_by_j, key=lambda part: self.energy_by_j[part], default="")
 
-    @property
     @in_json
     def provenance(self) -> Literal["estimated"]:
         """Nothing was measured."""
@@ -235,19 +230,16 @@ class CostInfo:
         """The cost of a schedule, as its planner states it."""
         return cls(quality.cost, quality.unit, source, quality.bounds, simulated)
 
-    @property
     @in_json
     def bound(self) -> float:
         """The widest of the bounds."""
         return self.bounds[0].value
 
-    @property
     @in_json
     def is_proven(self) -> bool:
         """Whether the widest bound is proven under the model, or estimated too."""
         return self.bounds[0].is_proven
 
-    @property
     @in_json
     def gap(self) -> float | None:
         """How far the cost is above the widest bound, relative to it; None where that says nothing."""
@@ -345,7 +337,6 @@ class TuningInfo(Result):
         """Whether anything is made in another way than the estimates chose."""
         return bool(self.forms)
 
-    @property
     @in_json
     def speedup(self) -> float:
         """Time of the plain plan over that of the plan taken: 1 where they are the same."""

@@ -33,7 +33,6 @@ class _Example(Result):
     secret: object = field(metadata=about(hidden=True))
     extra: int | None = field(default=None, metadata=about(optional=True))
 
-    @property
     @in_json
     def twice(self) -> int:
         """Reads and reads again."""

@@ -297,13 +297,11 @@ class Run:
         }
         return {way: seconds for way, seconds in times.items() if seconds is not None}
 
-    @property
     @in_json
     def best(self) -> Way:
         """The fastest way, the first of equals."""
         return min(self.ways, key=lambda way: self.ways[way])
 
-    @property
     @in_json
     def throughput_per_s(self) -> float:
         """Of all clusters, in the best way."""

@@ -45,7 +45,6 @@ class DifferingKernel:
         metadata=about("Its results where it is compiled and run alone, on the reference's operands.")
     )
 
-    @property
     @in_json
     def is_wrong_alone(self) -> bool:
         """Whether it differs on exact operands, too; else earlier errors, or its neighbours, have a part."""
@@ -73,7 +72,6 @@ class BisectResult(Result):
     model_sha256: str = field(metadata=about(hidden=True))
     target: str = field(metadata=about(hidden=True))
 
-    @property
     @in_json
     def ok(self) -> bool:
         """Whether nothing differs by more than allowed."""

@@ -82,13 +82,11 @@ class ComparisonResult(Result):
     model_sha256: str = field(metadata=about(hidden=True))
     target: str = field(metadata=about(hidden=True))
 
-    @property
     @in_json
     def layers(self) -> tuple[TensorDifference, ...] | None:
         """What passes between kernels, in the order it is made; null where that was not asked for."""
         return None if self.between is None else self.between.tensors
 
-    @property
     @in_json
     def changed_kernels(self) -> tuple[str, ...] | None:
         """Kernels that had to change so that what passes between them could be seen."""
@@ -104,7 +102,6 @@ class ComparisonResult(Result):
         """Everything that was compared."""
         return (*(self.layers or ()), *self.outputs)
 
-    @property
     @in_json
     def ok(self) -> bool:
         """Whether every difference is allowed."""

@@ -55,7 +55,6 @@ class DiffResult(Result):
     only_b: tuple[str, ...] = field(metadata=about("Nodes of that of B alone."))
     kernels: tuple[KernelChange, ...] = field(metadata=about("In the order in which A runs them."))
 
-    @property
     @in_json
     def is_same(self) -> bool:
         """Whether nothing differs that is decided while compiling."""

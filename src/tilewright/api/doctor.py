@@ -53,13 +53,11 @@ class Diagnosis(Result):
     checks: tuple[Check, ...]
     versions: Mapping[str, str | None]
 
-    @property
     @in_json
     def host(self) -> Host:
         """The machine on which this was found."""
         return Host.here()
 
-    @property
     @in_json
     def ok(self) -> bool:
         """Whether nothing is broken."""

@@ -48,7 +48,6 @@ class GenerateResult(Result):
     token_ms: float | None = field(metadata=about("Median of the steps behind; null if there were none."))
     num_steps: int
 
-    @property
     @in_json
     def tokens_per_s(self) -> float | None:
         """Of all sequences together, behind the first token."""

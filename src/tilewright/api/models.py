@@ -54,7 +54,6 @@ class ModelSummary(Result):
     macs: int
     flop: int
 
-    @property
     @in_json
     def num_nodes(self) -> int:
         """Operators in the graph."""

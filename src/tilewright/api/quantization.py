@@ -93,7 +93,6 @@ class QuantizeResult(Result):
     output: Path | None = field(metadata=about("Where it was written."))
     proto: onnx.ModelProto = field(metadata=about(hidden=True))
 
-    @property
     @in_json
     def num_quantized(self) -> int:
         """Layers whose weights are whole numbers."""

@@ -117,7 +117,6 @@ class SimulationResult(SimulatedRecipe, Result):
     num_clusters: int = field(metadata=about(hidden=True))
     code: SimulatedCode = field(metadata=about(hidden=True))
 
-    @property
     @in_json
     def plan(self) -> NetworkPlan:
         """All that one cluster does for a batch: enough to generate code from, and to check it."""

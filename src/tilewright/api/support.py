@@ -53,7 +53,6 @@ class CheckReport(Result):
     )
     model_sha256: str = field(default="", metadata=about(hidden=True))
 
-    @property
     @in_json
     def ok(self) -> bool:
         """Whether compiling would not be refused for an operator."""

@@ -76,13 +76,11 @@ class KernelTime:
         metadata=about("What the cost model said before anything ran, beside the measured times."),
     )
 
-    @property
     @in_json
     def gflop_per_s(self) -> float:
         """Rate of its operations."""
         return self.flop / self.median_ns if self.median_ns else 0.0
 
-    @property
     @in_json
     def of_limit(self) -> float:
         """Share of the speed that the machine would allow."""
@@ -108,13 +106,11 @@ class Profile(Result):
         default=NOT_METERED, metadata=about("Of a run, all that the processor takes meanwhile, idle or not.")
     )
 
-    @property
     @in_json
     def limit_ns(self) -> float:
         """Sum of the limits: a run without overheads on a machine that always reaches its peaks."""
         return sum(k.limit_ns for k in self.kernels)
 
-    @property
     @in_json
     def verdict(self) -> str:
         """One line: what holds this model back."""

@@ -137,13 +137,11 @@ class Contestant:
         default=None, metadata=about("Runs that end in a second, of all streams: the median over rounds.")
     )
 
-    @property
     @in_json
     def median_ms(self) -> float | None:
         """Latency: the median over all runs."""
         return None if self.timing is None else self.timing.median_ms
 
-    @property
     @in_json
     def percentiles_ms(self) -> dict[str, float] | None:
         """Latency that so many percent of the runs do not exceed."""

@@ -92,7 +92,6 @@ class Ratio:
         low, high = median_interval(ratios)
         return cls(quantile(ratios, 0.5), low, high)
 
-    @property
     @in_json
     def verdict(self) -> Verdict:
         """Faster or slower only beyond the tie margin and with the whole interval on that side."""

@@ -55,7 +55,6 @@ class ContestSchedule(Result):
     quality: Quality = field(metadata=about(hidden=True))
     schedule: tuple[Step, ...] = field(metadata=about(hidden=True))
 
-    @property
     @in_json
     def num_recomputed(self) -> int:
         """Operators that run in more than one step, counted each further time."""

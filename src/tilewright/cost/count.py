@@ -26,7 +26,6 @@ class TensorCount:
     energy_pj: float = field(metadata=about("Of all instances.", key="energy_pJ_total"))
     fill_energy_pj: float = field(default=0.0, metadata=about("Of it, what fills take.", hidden=True))
 
-    @property
     @in_json
     def energy_pj_per_instance(self) -> float:
         """Of one instance."""

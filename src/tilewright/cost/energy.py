@@ -67,7 +67,6 @@ class Energy:
         """Energy over time; None where either says nothing."""
         return None if self.joules is None or time_s <= 0 else self.joules / time_s
 
-    @property
     @in_json
     def is_measured(self) -> bool:
         """Whether a counter was read."""

@@ -39,19 +39,16 @@ class Launch:
         metadata=about("Blocks that fit on a multiprocessor; counted is one at a time.")
     )
 
-    @property
     @in_json
     def shape(self) -> tuple[int, ...]:
         """Extents of a block along x, y and z."""
         return tuple(prod(loop.factor for loop in axis) for axis in self.axes)
 
-    @property
     @in_json
     def num_threads(self) -> int:
         """Threads of a block."""
         return prod(self.shape)
 
-    @property
     @in_json
     def num_blocks(self) -> int:
         """Blocks of the grid."""

@@ -36,7 +36,6 @@ class WithEnergies(Result):
     __slots__ = ()
     description: Machine
 
-    @property
     @in_json
     def energy_source(self) -> str:
         """Where its energies come from: the machine's table, and where that has them from."""
@@ -87,19 +86,16 @@ class MappedLayer(Result):
         """What the mapping costs, with the zeros that the machine is given."""
         return with_zeros(self.problem, self.part, self.solution.cost)
 
-    @property
     @in_json
     def name(self) -> str:
         """The layer as it was written, or the node's name."""
         return self.problem.name
 
-    @property
     @in_json
     def dims(self) -> dict[str, int]:
         """Extent of every loop of the operator."""
         return self.problem.extents
 
-    @property
     @in_json
     def steps(self) -> dict[str, int]:
         """How far one iteration of a dim moves a sliding window."""
@@ -111,68 +107,57 @@ class MappedLayer(Result):
             for dim, step in axis
         }
 
-    @property
     @in_json
     def stride(self) -> WindowStride:
         """W of P with R, H of Q with S."""
         steps = self.steps
         return WindowStride(steps.get("P", 1), steps.get("Q", 1))
 
-    @property
     @in_json
     def macs(self) -> int:
         """Multiply-accumulates of the operator itself, without padding."""
         return self.problem.num_macs
 
-    @property
     @in_json
     def mapping(self) -> tuple[LevelLoops, ...]:
         """The loops of every level, from the outermost level to the innermost."""
         return self.solution.mapping.levels
 
-    @property
     @in_json
     def cycles(self) -> int:
         """The largest of the levels' cycles and of `compute_cycles`."""
         return self.cost.cycles
 
-    @property
     @in_json
     def compute_cycles(self) -> int:
         """Cycles in which the compute units work."""
         return self.cost.compute_cycles
 
-    @property
     @in_json
     def energy_pj(self) -> float:
         """Energy of all accesses and operations."""
         return self.cost.energy_pj
 
-    @property
     @in_json
     def edp_pj_cycles(self) -> float:
         """Energy times delay."""
         return self.cost.edp
 
-    @property
     @in_json
     def utilization(self) -> float:
         """Share of the compute units that real, not padded, operations keep busy."""
         return self.cost.utilization
 
-    @property
     @in_json
     def padding(self) -> float:
         """Iterations beyond the operator's own, as a share of those."""
         return self.solution.mapping.padding(self.problem)
 
-    @property
     @in_json
     def bound_cycles(self) -> int:
         """Lower bound on the cycles of all mappings of the operator, padded ones too."""
         return self._bounds[0]
 
-    @property
     @in_json
     def bound_energy_pj(self) -> float:
         """Lower bound on the energy of all mappings of the operator, padded ones too."""
@@ -182,56 +167,47 @@ class MappedLayer(Result):
     def _bounds(self) -> tuple[int, float]:
         return bounds_with_zeros(self.part, self.solution.bound_cycles, self.solution.bound_energy_pj)
 
-    @property
     @in_json
     def gap(self) -> float | None:
         """Of the objective: above the lower bound of all mappings, relative to it; null where that is 0."""
         return None if self.solution.quality.bound <= 0 else self.solution.quality.gap
 
-    @property
     @in_json
     def bound_unpadded(self) -> float | None:
         """Of the objective: lower bound of mappings whose factors divide the extents; null where that was
         not searched."""
         return self.solution.details.get("bound_unpadded")
 
-    @property
     @in_json
     def status(self) -> str:
         """How the search ended: optimal, feasible, cut off."""
         return str(self.solution.quality.status)
 
-    @property
     @in_json
     def optimal_among(self) -> str | None:
         """The mappings of which it is proven to be the best, where it is optimal."""
         return self.solution.quality.among
 
-    @property
     @in_json
     def bounds(self) -> tuple[Bound, ...]:
         """Lower bounds of the objective, each with its space, the widest first."""
         return self.solution.quality.bounds
 
-    @property
     @in_json
     def seconds(self) -> float:
         """Time that the search took, in s."""
         return self.solution.seconds
 
-    @property
     @in_json
     def planner(self) -> str:
         """The mapper."""
         return self.solution.provenance.planner
 
-    @property
     @in_json
     def note(self) -> str:
         """What the mapper says of its search."""
         return self.solution.provenance.note
 
-    @property
     @in_json
     def levels(self) -> dict[str, MacCount | LevelCount]:
         """What the compute units (MAC) and each level of memory do."""
@@ -306,7 +282,6 @@ class MapResult(WithEnergies):
     description: Machine = field(metadata=about(hidden=True))
     cost_options: CostOptions = field(default=TIMELOOP, metadata=about(hidden=True))
 
-    @property
     @in_json
     def unfused(self) -> UnfusedTotal:
         """All operators, mapped or streamed: what passes between them passes the outermost level."""
@@ -318,7 +293,6 @@ class MapResult(WithEnergies):
             sum(moved) + sum(node.moved_words for node in self.streamed),
         )
 
-    @property
     @in_json
     def components(self) -> tuple[ComponentCost, ...]:
         """Energy and area of units and levels, energy of other operators and of static power."""
@@ -465,7 +439,6 @@ class CostSummary:
     energy_pj: float
     utilization: float
 
-    @property
     @in_json
     def energy_uj(self) -> float:
         """The energy in the unit of Timeloop's reports."""
@@ -483,20 +456,17 @@ class EvaluatedMapping(Result):
         default=None, metadata=about("On the network on chip, where that was asked for.", optional=True)
     )
 
-    @property
     @in_json
     def id(self) -> str:
         """The name of the case."""
         return self.case.id
 
-    @property
     @in_json
     def summary(self) -> CostSummary | None:
         """Cycles, energy, utilization; null where there is an error."""
         cost = self.cost
         return None if cost is None else CostSummary(cost.cycles, cost.energy_pj, cost.utilization)
 
-    @property
     @in_json
     def levels(self) -> dict[str, MacCount | LevelCount]:
         """What the compute units (MAC) and each level of memory do; empty where there is an error."""

@@ -69,7 +69,6 @@ class Space:
         """The part of it whose plans keep more rules."""
         return Space(self.of, (*self.rules, *(rule for rule in rules if rule not in self.rules)))
 
-    @property
     @in_json
     def text(self) -> str:
         """The space in words."""

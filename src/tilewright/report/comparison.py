@@ -54,7 +54,6 @@ class TensorDifference(Result):
     scale: float
     allowed: float
 
-    @property
     @in_json
     def ok(self) -> bool:
         """Whether the difference is allowed."""

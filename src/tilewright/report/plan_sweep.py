@@ -54,13 +54,11 @@ class SweptMachine:
     energy_source: str
     is_best: bool = False
 
-    @property
     @in_json
     def mean_time_s(self) -> float | None:
         """The geometric mean over networks; of a single one its time. Null where one has no plan."""
         return _geometric_mean([plan.time_s for plan in self.plans])
 
-    @property
     @in_json
     def mean_energy_j(self) -> float | None:
         """The geometric mean over networks; null where one has no plan, or the machine no energies."""

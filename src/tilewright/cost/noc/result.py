@@ -53,7 +53,6 @@ class NocResult:
         to_terminals = sum(ports[LOCAL] for ports in self.link_flits) + self.link_flits[0][WEST]
         return sum(sum(ports) for ports in self.link_flits) - to_terminals
 
-    @property
     @in_json
     def memory_utilization(self) -> float:
         """Share of the cycles in which the memory sent a flit: the port that binds most mappings."""

@@ -104,25 +104,21 @@ class SweptMachine:
         metadata=about("No other variant is as good in latency, energy and area, and better in one."),
     )
 
-    @property
     @in_json
     def area_mm2(self) -> float:
         """Of buffers and multipliers, by tables, at 45 nm without technology_nm; 0: nothing is mapped."""
         return sum(component.area_mm2 or 0.0 for component in self.components)
 
-    @property
     @in_json
     def mean_cycles(self) -> float | None:
         """Of workloads with their streamed operators: the geometric mean; of a single one its cycles."""
         return _geometric_mean([float(w.all_cycles) for w in self.workloads])
 
-    @property
     @in_json
     def mean_energy_pj(self) -> float | None:
         """Of workloads with their streamed operators: the geometric mean; of a single one its energy."""
         return _geometric_mean([w.all_energy_pj for w in self.workloads])
 
-    @property
     @in_json
     def mean_latency_ms(self) -> float | None:
         """The mean cycles as a time; null where the machine has no clock."""
@@ -157,7 +153,6 @@ class MapSweep(Result):
     description: Machine = field(metadata=about(hidden=True))
     cost_options: CostOptions = field(default=TIMELOOP, metadata=about(hidden=True))
 
-    @property
     @in_json
     def energy_source(self) -> str:
         """Where its energies come from: the table of the machine, but for what is swept."""
