@@ -6,6 +6,7 @@ merging makes of it, and each better plan is judged as a whole.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof
 from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.joint.launched.search import LaunchedSearch
+from tilewright.joint.launched.windows import Joiner, WindowedPlan, one_by_one
 from tilewright.joint_prices import price_ahead
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.options import AUTO, Options
@@ -54,6 +56,8 @@ _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
 _SHARE_OF_SUMS, _SHARE_OF_GRAPH = 0.8, 0.5
 """Of the time that is left, for the first plans with sums in parts, and for what is done with each graph."""
+_SHARE_OF_JOINING = 0.7
+"""Of the time for the first plans, for layers that are joined."""
 
 
 def joint_plan(
@@ -95,9 +99,7 @@ def _best_of_graphs(
     plain = _Found(planner, best)
     found = [plain]
     with meter.ending_early(), meter.share(_SHARE_OF_SUMS):
-        rewritten = _sums_in_parts(planner)
-        if rewritten is not None:
-            found += _planned(planner, rewritten, cheapest(best)[:_NUM_FIRST], meter)
+        found += _first_of_graphs(plain, meter)
     with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
         plain.best = planner.compared(plain.best, meter)
     recipes = cheapest(plain.best)[:_NUM_AGAIN]
@@ -126,6 +128,68 @@ def _best_of_graphs(
         answer = replace(answer, plan=replace(plan, recipe=replace(plan.recipe, splits_sums=splits_sums)))
         planner.decisions = chosen.planner.decisions
     return answer, chosen.planner.of_execution(answer.plan.recipe).backend
+
+
+def _first_of_graphs(plain: _Found, meter: Meter) -> Iterator[_Found]:
+    """What is found first: layers joined, with their sums in parts where these are cheaper, and what the best
+    recipes make of such a graph. Where no sums are in parts, `plain` has what is better."""
+    planner = plain.planner
+    rewritten = _sums_in_parts(planner)
+    if rewritten is None:
+        plain.best = _joined(planner, plain.best, meter) or plain.best
+        return
+    other = planner.of_graph(rewritten.graph)
+    best = _joined(other, None, meter)
+    recipes = cheapest(plain.best)[:_NUM_FIRST]
+    with contextlib.nullcontext() if best is None else meter.ending_early():
+        best = _best_of_recipes(other, recipes, meter, best)
+    if best is not None:
+        yield _Found(other, best, rewritten)
+
+
+def _joined(planner: Planner, best: Best[Program] | None, meter: Meter) -> Best[Program] | None:
+    """The better of a plan and layers that are joined window by window; None: there is neither."""
+    if planner.options.only:
+        return best
+    recipe = replace(COMBINED, memory=planner.backend.default_recipe.memory)
+    pricer = LaunchedPricer(Numbered(planner.graph), machine_of(planner.backend, planner.options))
+
+    def judge(contents: Sequence[Content]) -> None:
+        nonlocal best
+        schedule = _scheduled(planner, pricer.numbered, contents, recipe)
+        planner.seeds.append(schedule)
+        best = _with(best, planner.placed(schedule, recipe), recipe, contents)
+
+    with meter.ending_early(), meter.share(_SHARE_OF_JOINING):
+        plan = WindowedPlan(pricer, [one_by_one(pricer)])
+        phases = ("schedule", "place")
+        judge_s = sum(planner.clock.phase_s.get(phase, 0.0) for phase in phases)
+        Joiner(plan, meter, judge, judge_s, planner.clock.report).run()
+    return best
+
+
+def _scheduled(planner: Planner, numbered: Numbered, contents: Sequence[Content], recipe: Recipe) -> Schedule:
+    """The schedule of some blocks, checked."""
+    asked = planner.backend.partition_problem
+    found = assembled(asked, contents, numbered.nodes.__getitem__)
+    problem = planner.schedule_problem(found.partition, recipe)
+    schedule = build_schedule(problem, found.stages, Provenance(COMBINED.schedule), found.splits)
+    require_right(
+        "a joint plan",
+        lambda: (*check_partition(asked, found.partition), *check_schedule(problem, schedule)),
+    )
+    return schedule
+
+
+def _with(
+    best: Best[Program] | None, program: Program, recipe: Recipe, contents: Sequence[Content]
+) -> Best[Program]:
+    """The better of what is known and a program of blocks, which was tried, too."""
+    attempt = Attempt(f"joint, {counted(len(contents), 'block')}", cost_of(program), recipe=recipe)
+    if best is None:
+        return Best(program, recipe, (attempt,))
+    best = replace(best, attempts=(*best.attempts, attempt))
+    return replace(best, plan=program, recipe=recipe) if cost_of(program) < cost_of(best.plan) else best
 
 
 def _planned(
@@ -161,23 +225,14 @@ def _best_of_blocks(
 
     def judge(contents: Sequence[Content], bound: Bound | None = None) -> None:
         nonlocal best
-        asked = backend.partition_problem
-        found = assembled(asked, contents, numbered.nodes.__getitem__)
-        problem = planner.schedule_problem(found.partition, recipe)
-        schedule = build_schedule(problem, found.stages, Provenance(COMBINED.schedule), found.splits)
+        schedule = _scheduled(planner, numbered, contents, recipe)
         if bound is not None and not bound.is_violated(schedule.quality.cost):
             quality = schedule.quality
             stated = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit)
             schedule = replace(schedule, quality=stated)
-        require_right(
-            "a joint plan",
-            lambda: (*check_partition(asked, found.partition), *check_schedule(problem, schedule)),
-        )
         program = planner.placed(schedule, recipe)
-        attempt = Attempt(f"joint, {counted(len(contents), 'block')}", cost_of(program), recipe=recipe)
-        best = replace(best, attempts=(*best.attempts, attempt))
-        is_stated = bound is not None and cost_of(program) <= cost_of(best.plan)
-        if cost_of(program) < cost_of(best.plan) or is_stated:
+        best = _with(best, program, recipe, contents)
+        if bound is not None and cost_of(program) <= cost_of(best.plan):
             best = replace(best, plan=program, recipe=recipe)
 
     proof: Proof | None = None

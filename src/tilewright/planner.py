@@ -240,8 +240,11 @@ class Planner:
         """The best of layers one by one and of what papers propose."""
         memory = self.backend.default_recipe.memory
         first = (replace(PLAIN_RECIPE, memory=memory), *of_papers(memory))
+        best = self._at_once(meter)
+        if best is not None and len(self.graph.nodes) > _MOST_AT_FIRST:
+            return best  # what joins its layers first gains more in less time
         with meter.share(_SHARE_OF_PAPERS):
-            return self._tried(first, self._at_once(meter), meter)
+            return self._tried(first, best, meter)
 
     def compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
         """The better of a plan and portfolio or grid, or of both, as the options say: on the graph as it is,
@@ -521,7 +524,8 @@ class Planner:
 
 def cheapest(best: Best[Program]) -> list[Recipe]:
     """The recipes that were tried, by what their plans cost; none where there is only a plan at once."""
-    priced = [(a.cost, a.recipe) for a in best.attempts if a.cost is not None and a.recipe is not None]
+    recipes = ((a.cost, a.recipe) for a in best.attempts if a.cost is not None and a.recipe is not None)
+    priced = [(cost, recipe) for cost, recipe in recipes if recipe.partition != COMBINED.partition]
     return list(dict.fromkeys(recipe for _, recipe in sorted(priced, key=lambda pair: pair[0])))
 
 
@@ -571,6 +575,8 @@ _SHARE_OF_GRID = 0.2
 """Of what is left of that time or of trials, for the grid on a machine that runs one program."""
 _SHARE_OF_PAPERS = 0.5
 """Of the time of a joint plan of kernels that are launched one by one, for what papers propose."""
+_MOST_AT_FIRST = 1000
+"""Nodes of a network up to which papers plan it at first, where time is limited."""
 _SHARE_AS_IS = 0.6
 """Of the time of a portfolio or a grid, for the graph as it is: the rest is for sums in parts."""
 _NUM_AGAIN = 8

@@ -62,6 +62,14 @@ class Content:
         moved = Content(self.kernels, tuple(stages))
         return Content(self.kernels, moved.renumbered([place.get(i, 0) for i in range(max(ids) + 1)]))
 
+    def of_nodes(self, numbers: Sequence[int] | dict[int, int]) -> Content:
+        """The same of other nodes: those with these numbers in place of its own."""
+        kernels = (
+            replace(kernel, layers=tuple(tuple(numbers[i] for i in layer) for layer in kernel.layers))
+            for kernel in self.kernels
+        )
+        return Content(tuple(kernels), self.stages)
+
     def renumbered(self, ids: Sequence[int]) -> tuple[Stage, ...]:
         """The stages with these numbers in place of the kernels' places."""
 
@@ -78,10 +86,12 @@ class Numbered:
     """A graph whose nodes have numbers, in the order of the graph.
 
     `results` are what each node makes, with the set of nodes that read it; `wanted` those of the network,
-    `ends` these and its inputs.
+    `ends` these and its inputs; where the graph shares its nodes with a larger `network`, those of that
+    one.
     """
 
     graph: Graph
+    network: Numbered | None = field(default=None, repr=False)
     nodes: tuple[Node, ...] = field(init=False)
     numbers: dict[Node, int] = field(init=False, repr=False)
     results: tuple[tuple[tuple[Value, int], ...], ...] = field(init=False, repr=False)
@@ -91,12 +101,16 @@ class Numbered:
     def __post_init__(self) -> None:
         nodes = tuple(self.graph.nodes)
         numbers = {node: i for i, node in enumerate(nodes)}
-        results = (((v, sum(1 << numbers[u] for u in v.users)) for v in node.results()) for node in nodes)
+        results = (
+            ((v, sum(1 << numbers[u] for u in v.users if u in numbers)) for v in node.results())
+            for node in nodes
+        )
         object.__setattr__(self, "nodes", nodes)
         object.__setattr__(self, "numbers", numbers)
         object.__setattr__(self, "results", tuple(map(tuple, results)))
         object.__setattr__(self, "wanted", frozenset(self.graph.outputs))
-        object.__setattr__(self, "ends", frozenset((*self.graph.inputs, *self.graph.outputs)))
+        ends = frozenset((*self.graph.inputs, *self.graph.outputs))
+        object.__setattr__(self, "ends", ends if self.network is None else ends & self.network.ends)
 
     def contents(self, schedule: Schedule) -> Iterator[Content]:
         """The blocks of a schedule of this graph: stages that end all of the subgraphs that they begin."""
@@ -124,6 +138,12 @@ class Numbered:
             for i in ids
         )
         return Content(kernels, ()).with_stages(stages, ids)
+
+    def within(self, numbers: Sequence[int]) -> Numbered:
+        """Some nodes, given in an order in which they can run, as a graph in which these are 0, 1, 2."""
+        mask = sum(1 << i for i in numbers)
+        nodes = [self.nodes[i] for i in numbers]
+        return Numbered(part_of(nodes, self.outputs(mask) or tuple(nodes[-1].results())), self)
 
     def outputs(self, mask: int) -> tuple[Value, ...]:
         """The results of a set of nodes that are read outside of it."""

@@ -44,11 +44,18 @@ class Moves:
 
     def near(self, path: Sequence[Content]) -> Iterator[Content]:
         """Blocks of other shapes than those of a plan, all of nodes between two of its borders."""
+        yield from self.joined(path)
+        for content in path:
+            if len(content.kernels) == 1:
+                yield from self._changed(content.kernels[0], content.mask)
+        for first, second in pairwise(path):
+            yield from self._shifted(first, second)
+
+    def joined(self, path: Sequence[Content]) -> Iterator[Content]:
+        """Neighbouring blocks as one kernel, or side by side where they are of several parts."""
         for start in range(len(path)):
             for stop in range(start + 1, min(start + self.most, len(path)) + 1):
                 yield from self._of_window(path[start:stop])
-        for first, second in pairwise(path):
-            yield from self._shifted(first, second)
 
     def fused(self, mask: int, split: Split = WHOLE) -> Content:
         """One kernel of a set of nodes, in these slices if all of its results can be cut so."""
@@ -87,8 +94,6 @@ class Moves:
             groups = [self._kernels_in(window, part) for part in parts]
             if all(groups):
                 yield side_by_side(groups)
-        if len(window) == 1 and len(window[0].kernels) == 1:
-            yield from self._changed(window[0].kernels[0], mask)
 
     def _changed(self, kernel: Kernel, mask: int) -> Iterator[Content]:
         """A kernel in other slices, or cut in two."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import field, replace
 from math import inf
 
 from tilewright.cost.base import CostModel, Objective
@@ -56,21 +57,36 @@ class Machine:
         )
 
 
+@dataclass(slots=True)
+class Prices:
+    """What blocks cost by their structures; `ahead` are those that nobody has asked for yet."""
+
+    known: dict[Hashable, float] = field(default_factory=dict)
+    ahead: dict[Hashable, float] = field(default_factory=dict)
+    num_simulated: int = 0
+
+
 class LaunchedPricer:
     """Blocks of whole nodes: each set of nodes in the best of the ways that are known to run it.
 
-    A set for which no way is known is no block. Blocks of equal structure are simulated once. Where something
-    is frozen, `allows` says which blocks leave it as it is.
+    A set for which no way is known is no block. Blocks of equal structure are simulated once, those of
+    several parts of a network where these share `prices`. Where something is frozen, `allows` says which
+    blocks leave it as it is.
     """
 
     def __init__(
-        self, numbered: Numbered, machine: Machine, allows: Callable[[Content], bool] = lambda _: True
+        self,
+        numbered: Numbered,
+        machine: Machine,
+        allows: Callable[[Content], bool] = lambda _: True,
+        prices: Prices | None = None,
     ) -> None:
         self.numbered, self.machine, self.allows = numbered, machine, allows
+        self.prices = prices or Prices()
         self.num_layers = len(numbered.nodes)
         numbers = numbered.numbers
         self._predecessors = [
-            sum({1 << numbers[v.producer] for v in node.operands() if v.producer is not None})
+            sum({1 << numbers[v.producer] for v in node.operands() if v.producer in numbers})
             for node in numbered.nodes
         ]
         self._successors = [0] * self.num_layers
@@ -81,9 +97,17 @@ class LaunchedPricer:
         self._floors = machine.floors_ns
         self._ways: dict[int, dict[Content, float | None]] = {}
         self._least: dict[int, float] = {}
-        self._known: dict[Hashable, float] = {}
-        self._ahead: dict[Hashable, float] = {}
-        self.num_simulated = 0
+
+    def within(self, numbers: Sequence[int]) -> LaunchedPricer:
+        """The pricer of some nodes, given in an order in which they can run, as a network of their own."""
+        floors_ns = tuple(self._floors[i] for i in numbers)
+        machine = replace(self.machine, floors_ns=floors_ns)
+        return LaunchedPricer(self.numbered.within(numbers), machine, prices=self.prices)
+
+    @property
+    def num_simulated(self) -> int:
+        """Blocks that were simulated, here and wherever prices are shared."""
+        return self.prices.num_simulated
 
     def predecessors(self, layer: int) -> int:
         """Nodes whose results a node reads."""
@@ -177,7 +201,7 @@ class LaunchedPricer:
 
     def is_known(self, content: Content) -> bool:
         """Whether a block, or one of its structure, was priced."""
-        return self._structure(content) in self._known
+        return self._structure(content) in self.prices.known
 
     def next_best(self, content: Content) -> float | None:
         """The least cost of other ways to run the nodes of a block, of those that were priced."""
@@ -188,25 +212,26 @@ class LaunchedPricer:
     def cost(self, content: Content) -> float:
         """What a block costs alone; infinite if it does not fit."""
         key = self._structure(content)
-        if key not in self._known:
+        prices = self.prices
+        if key not in prices.known:
             checkpoint()
-            self.num_simulated += 1
-            ahead = self._ahead.pop(key, None)
-            self._known[key] = self._simulated(content) if ahead is None else ahead
-        return self._known[key]
+            prices.num_simulated += 1
+            ahead = prices.ahead.pop(key, None)
+            prices.known[key] = self._simulated(content) if ahead is None else ahead
+        return prices.known[key]
 
     def unknown(self, contents: Iterable[Content]) -> Iterator[Content]:
         """Blocks that have not been priced, of each structure the first."""
         seen: set[Hashable] = set()
         for content in contents:
             key = self._structure(content)
-            if key not in self._known and key not in self._ahead and key not in seen:
+            if key not in self.prices.known and key not in self.prices.ahead and key not in seen:
                 seen.add(key)
                 yield content
 
     def know(self, content: Content, cost: float) -> None:
         """What a block costs, found elsewhere: it counts as simulated when it is asked for."""
-        self._ahead[self._structure(content)] = cost
+        self.prices.ahead[self._structure(content)] = cost
 
     def _simulated(self, content: Content) -> float:
         try:

@@ -71,6 +71,19 @@ class LaunchedSearch:
                 best = cost, tuple(plan)
         return cls(pricer, meter, best[1], best[0], progress)
 
+    def join(self) -> bool:
+        """Join neighbours, whole or side by side, and let the best have lanes; whether that gains."""
+        cost = self.cost
+        self.is_spent = self._is_due()
+        while not self.is_spent:
+            new = [content for content in self.moves.joined(self.best) if self.pricer.add(content)]
+            is_better = bool(new) and self._combined()
+            laned = (self.moves.laned(content, self.meter) for content in self.best)
+            new = [content for content in laned if content is not None and self.pricer.add(content)]
+            if not (bool(new) and self._combined()) and not is_better:
+                break
+        return self.cost < cost
+
     def run(self, publish: Callable[[Sequence[Content]], None]) -> None:
         """Improve until nothing near is better, or the budget ends; `publish` each better plan."""
         if self._combined():

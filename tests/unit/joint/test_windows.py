@@ -1,0 +1,78 @@
+"""Windows of large networks: what is found for one holds for all that are alike, and the rest stays."""
+
+# mypy: disable-error-code="arg-type"
+
+from __future__ import annotations
+
+from tests.support.graphs import GraphBuilder
+from tests.unit.joint.test_launched import planner_of, pricer_of, product
+
+from tilewright.ir.graph import Graph
+from tilewright.joint.launched.content import Numbered, assembled
+from tilewright.joint.launched.windows import (
+    MOST_BLOCKS,
+    Joiner,
+    WindowedPlan,
+    nodes_of,
+    one_by_one,
+    windows_of,
+)
+from tilewright.partition import check_partition
+from tilewright.planning import UNLIMITED, Budget
+
+NUM_BLOCKS = 15
+
+
+def repeated() -> Graph:
+    """Blocks of two branches each, one behind the other."""
+    b = GraphBuilder()
+    x = b.input(64, 64)
+    for _ in range(NUM_BLOCKS):
+        left = product(b, product(b, x, 64, 64, 64), 64, 64, 64)
+        x = b.op("Add", left, product(b, x, 64, 64, 64))
+    return b.finish(x)
+
+
+def test_windows_hold_every_block_and_end_where_few_values_pass() -> None:
+    planner = planner_of(repeated(), "v100")
+    numbered = Numbered(planner.graph)
+    layers = one_by_one(pricer_of(planner, numbered))
+    found = list(windows_of(numbered, layers, 5, 3))
+    assert [c for window in found for c in window] == list(layers)
+    assert len(found[0]) <= 3
+    assert all(len(window) <= 5 for window in found)
+    sums = [numbered.nodes[nodes_of(window)[-1]].op_type for window in found]
+    assert sums[1:] == ["Add"] * len(sums[1:])  # the only places that one value passes
+
+
+def test_what_is_found_for_a_window_is_put_everywhere() -> None:
+    planner = planner_of(repeated(), "v100")
+    pricer = pricer_of(planner, Numbered(planner.graph))
+    plan = WindowedPlan(pricer, [one_by_one(pricer)])
+    before, judged = plan.cost, []
+    meter = Budget(UNLIMITED).start()
+    Joiner(plan, meter, lambda contents: judged.append(tuple(contents)), judge_s=0.0).run()
+    assert judged[-1] == plan.contents
+    assert plan.cost < before / 3  # launches alone
+    assert abs(sum(map(pricer.cost, plan.contents)) - plan.cost) <= 1e-9 * before
+    problem = planner.backend.partition_problem
+    found = assembled(problem, plan.contents, pricer.numbered.nodes.__getitem__)
+    assert not check_partition(problem, found.partition)
+
+
+def test_windows_that_are_alike_are_searched_once() -> None:
+    planner = planner_of(repeated(), "v100")
+    pricer = pricer_of(planner, Numbered(planner.graph))
+    plan = WindowedPlan(pricer, [one_by_one(pricer)])
+    asked = []
+
+    def unchanged(part, given):  # type: ignore[no-untyped-def]
+        asked.append(len(given))
+        return given
+
+    meter = Budget(UNLIMITED).start()
+    for first in (MOST_BLOCKS, MOST_BLOCKS):
+        assert not list(plan.sweep(unchanged, meter, first=first))
+    assert len(plan.windows) == 5
+    assert len(asked) == 3  # the first, the last, all between
+    assert sum(map(len, plan.windows)) == len(plan.contents)
