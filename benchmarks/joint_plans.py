@@ -2,7 +2,7 @@
 
     python -m benchmarks joint_plans OUTPUT.jsonl --known --minutes 600
     python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100 --seconds 60,600
-    python -m benchmarks joint_plans OUTPUT.jsonl --table
+    python -m benchmarks joint_plans OUTPUT.jsonl --table --picture PICTURE.svg
 
 Adds a line for each column of each cell, cell by cell: simulated ns of the joint plan, of the best of the
 grid, of the search that goes on from the portfolio, and of the portfolio, each after so many seconds of
@@ -14,7 +14,8 @@ which the cache keeps; `--known` plans each cell once before, which is a column 
 find most of these there, and with `TILEWRIGHT_NO_CACHE=1` each maps for itself. What OUTPUT has is left out,
 so that it may be stopped and started again. Prints a table, geometric means over the machines that launch
 kernels and over those that run one program, how many plans are proven, median gaps, and columns that are
-below the joint plan.
+below the joint plan. The picture has a line for each cell: how many times longer others take than the joint
+plan after the longest time, from the best of all to the best paper, with a dot at the best sequence.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def options(parser: Parser) -> None:
     parser.add_argument("--known", action="store_true", help="Plan each cell once before.")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--table", action="store_true", help="Of what OUTPUT has; nothing is planned.")
+    parser.add_argument("--picture", type=Path, help="an SVG file of what OUTPUT has")
     parser.add_argument("--column", help="One column alone, printed as JSON: for processes of their own.")
 
 
@@ -98,7 +100,10 @@ def main(arguments: Namespace) -> None:
             row = {"network": network, "target": target, "batch": batch, "column": name}
             row["knows_mappings"] = arguments.known and not name.startswith(FIRST)
             append_row(arguments.output, row | in_own_process(network, target, batch, name))
-    print(table(cells_of(rows_of(arguments.output))))
+    cells = cells_of(rows_of(arguments.output))
+    print(table(cells))
+    if arguments.picture is not None:
+        draw(arguments.picture, cells)
 
 
 def cells_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -203,6 +208,25 @@ def table(cells: Sequence[Mapping[str, Any]]) -> str:
         for of, launches in kinds.items()
     )
     return "\n".join((*lines, "", *means, *proofs, *above))
+
+
+def draw(path: Path, cells: Sequence[Mapping[str, Any]]) -> None:
+    """How many times longer the best of all other plans, the best sequence and the best paper take."""
+    from benchmarks.pictures import Ratio, write_ratio_chart  # needs a browser
+
+    ratios = []
+    for cell in cells:
+        columns = {name: column for name, column in cell.items() if isinstance(column, dict)}
+        planned = [name for name in columns if name.split()[0] == JOINT and "ns" in columns[name]]
+        others = compared(columns)
+        paper, sequence = least(others[name] for name in NAMES), others["sequence"]
+        if planned and paper is not None and sequence is not None:
+            joint_ns = columns[max(planned, key=lambda name: float(name.split()[-1]))]["ns"]
+            low = least(others.values())
+            assert low is not None, "the best paper is one of them"
+            name = f"{cell['network']}, {cell['target']}"
+            ratios.append(Ratio(name, low / joint_ns, sequence / joint_ns, paper / joint_ns))
+    write_ratio_chart(path, "simulated time / that of the joint plan", ratios)
 
 
 def compared(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
