@@ -34,7 +34,7 @@ from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.schedule.space import bounds_with_merges
-from tilewright.targets.base import Backend, Improved, Target
+from tilewright.targets.base import Backend, Improved, Searches, Target
 
 if TYPE_CHECKING:
     from tilewright.joint.launched.decisions import Decision
@@ -49,14 +49,14 @@ COMBINED = Recipe("joint", "joint", AUTO)
 
 @dataclass(frozen=True, slots=True)
 class _WithoutSearches:
-    """Work that ends where a backend begins a search, of which there were so many before."""
+    """Work that ends where a search begins, of which there were so many before."""
 
-    backend: Backend
+    searches: Searches
     num_before: int
 
     @property
     def ends_here(self) -> bool:
-        return self.backend.num_searched != self.num_before
+        return self.searches.count() != self.num_before
 
     def interrupt(self) -> bool:
         return False
@@ -191,18 +191,18 @@ class Planner:
         """A plan of layers one by one that is there at once, where time is limited: that which the target
         makes, unless it would wait for searches; then one that does without. None: plans wait for none, or
         there is no such plan."""
-        num_before = self.backend.num_searched
-        if meter.left_s is None or num_before is None:
+        searches = self.backend.searches
+        if meter.left_s is None or searches is None:
             return None
         recipe = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
         try:
-            known = _WithoutSearches(self.backend, num_before)
+            known = _WithoutSearches(searches, searches.count())
             with contextlib.suppress(SearchEnded), ending_with(known):
                 program = self.program(recipe)
                 return Best(program, recipe, (Attempt(str(recipe), cost_of(program), recipe=recipe),))
-            execution, backend = self.backend.quick()
-            self._quick = execution, Planner(self.graph, self.target, backend, self.options, self.clock)
-            recipe = replace(recipe, execution=execution)
+            planner = Planner(self.graph, self.target, searches.without(), self.options, self.clock)
+            self._quick = searches.execution, planner
+            recipe = replace(recipe, execution=searches.execution)
             program = self.program(recipe)
             return Best(program, recipe, (Attempt(str(recipe), cost_of(program)),))
         except InternalError:

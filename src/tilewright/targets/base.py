@@ -245,6 +245,16 @@ class Improved:
     attempts: tuple[Attempt, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Searches:
+    """How many searches plans waited for so far, and how to do without: an execution whose plans are there at
+    once, but worse, and the backend of the graph that has it."""
+
+    count: Callable[[], int]
+    execution: str
+    without: Callable[[], Backend]
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where the values between kernels lie: what was asked, and the answer."""
@@ -281,14 +291,9 @@ class Backend(ABC):
         return 0
 
     @property
-    def num_searched(self) -> int | None:
-        """How many searches plans waited for that a `quick` backend does without; None: there is none."""
+    def searches(self) -> Searches | None:
+        """What plans wait for; None where they wait for no search."""
         return None
-
-    def quick(self) -> tuple[str, Backend]:
-        """An execution whose plans are there at once, but worse, and a backend of the graph that has it; only
-        where searches are counted."""
-        raise NotImplementedError
 
     def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:
         """What whole schedules cost that are placed as a recipe says; None where stages add up.

@@ -38,7 +38,7 @@ from tilewright.schedule.base import build_schedule
 from tilewright.schedule.space import SAME_SUMS
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
-from tilewright.targets.base import SimulatedCode
+from tilewright.targets.base import Searches, SimulatedCode
 from tilewright.targets.npu.mapped_products import _product_mapper
 
 MACHINES = ("v100", "jetson-nano")
@@ -316,7 +316,8 @@ def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(
     def refused() -> Any:
         raise InternalError("refused by a checker")
 
-    monkeypatch.setattr(planner.backend, "quick", refused)
+    searches = Searches(itertools.count().__next__, "mappings=rule", refused)
+    monkeypatch.setattr(type(planner.backend), "searches", searches)
     with pytest.raises(InternalError, match="refused by a checker"):
         planner.best(LEFT_OPEN, Budget(deadline_s=1e-9))
 

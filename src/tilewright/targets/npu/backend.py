@@ -41,7 +41,15 @@ from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.steps import MemoryInfo
 from tilewright.system.gc_tuning import collected_rarely
-from tilewright.targets.base import Backend, Improved, LaunchedParts, MakeProgram, Placement, Target
+from tilewright.targets.base import (
+    Backend,
+    Improved,
+    LaunchedParts,
+    MakeProgram,
+    Placement,
+    Searches,
+    Target,
+)
 from tilewright.targets.npu.box_bound import begins_whole, box_bound, is_in_space
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
@@ -114,17 +122,15 @@ class NpuBackend(Backend):
         self._waiting_keys: set[Hashable] = set()
         self._figures: dict[Recipe, PlanFigures] = {}
 
-    def quick(self) -> tuple[str, NpuBackend]:
-        """Mappings by a rule."""
-        target = with_options(self.target, Spec.parse(f"npu{{{_AT_ONCE}}}"))
-        backend = target.backend(self.graph, self.options)
-        assert isinstance(backend, NpuBackend)
-        return _AT_ONCE, backend
-
     @property
-    def num_searched(self) -> int:
-        """Mappings of products."""
-        return self.works.num_searched
+    def searches(self) -> Searches:
+        """Of mappings of products, in place of which a rule may give them."""
+
+        def by_rule() -> Backend:
+            target = with_options(self.target, Spec.parse(f"npu{{{_AT_ONCE}}}"))
+            return target.backend(self.graph, self.options)
+
+        return Searches(lambda: self.works.num_searched, _AT_ONCE, by_rule)
 
     @property
     def num_simulated(self) -> int:

@@ -228,10 +228,10 @@ class _Walk:
         for buffer in written:
             axis = self._axis(number, buffer)
             if axis is not None and volume(buffer.region):
-                cuts = _cuts(buffer.region, axis, num_tiles)
-                if cuts[tile] < cuts[tile + 1]:
-                    cut = (cuts[tile], cuts[tile + 1])
-                    wanted[buffer.value] = (*buffer.region[:axis], cut, *buffer.region[axis + 1 :])
+                first, behind = _cuts(buffer.region, axis, num_tiles)[tile : tile + 2]
+                # Of one element several tiles make a part each, cut along other axes, too.
+                cut = first, max(behind, first + 1)
+                wanted[buffer.value] = (*buffer.region[:axis], cut, *buffer.region[axis + 1 :])
         is_cut = self.lowered[number].tiling.axis is not None
         return value_regions(step.operators, wanted, self.graph.maps) if is_cut else None
 

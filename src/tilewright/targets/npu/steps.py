@@ -504,9 +504,6 @@ class _Lowering:
                 needs.append(made.num_tiles - 1)
                 continue
             parts = {result: _cut(r, axis, tile, tiling.num_tiles) for result, r in beside.items()}
-            if not volume(parts[main]):
-                needs.append(needs[-1] if needs else 0)
-                continue
             region = value_regions(step.operators, parts, self.graph.maps).get(value)
             end = low if region is None else region[source_axis][1]
             needs.append(max(0, -(-(end - low) * made.num_tiles // (high - low)) - 1))
@@ -582,10 +579,10 @@ class _Lowering:
 
 
 def _cut(region: Region, axis: int, tile: int, num_tiles: int) -> Region:
-    """A tile of a region along an axis."""
+    """A tile of a region along an axis; the element that it is a part of where others cut it further."""
     start, stop = region[axis]
     first, end = (start + (stop - start) * t // num_tiles for t in (tile, tile + 1))
-    return (*region[:axis], (first, end), *region[axis + 1 :])
+    return (*region[:axis], (first, max(end, min(first + 1, stop))), *region[axis + 1 :])
 
 
 def _multiplied(operators: Sequence[Node]) -> frozenset[str]:

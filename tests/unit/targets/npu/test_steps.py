@@ -8,10 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.support.accelerator import with_local_bytes
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_network
 
 from tilewright.hardware.element_types import element_types
+from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
@@ -31,7 +33,7 @@ MACHINE = load_preset("stcp920")
 
 
 def lowered(
-    graph: Graph, splits: Sequence[Split] | None = None
+    graph: Graph, splits: Sequence[Split] | None = None, machine: Machine = MACHINE
 ) -> tuple[ScopePlan, tuple[SimulatedStep, ...]]:
     """Every node by itself, split as told, else along a random axis."""
     partition = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
@@ -46,8 +48,8 @@ def lowered(
     instances = instance_graph(partition, splits)
     order = breadth_first(demand_of(instances))
     bindings = bind(instances, order, 1)
-    plan = place(instances, order, bindings, MACHINE)
-    return plan, lower(plan, bindings, MACHINE, element_types(MACHINE))
+    plan = place(instances, order, bindings, machine)
+    return plan, lower(plan, bindings, machine, element_types(machine))
 
 
 def cuts(region: Region, tiling: Tiling) -> list[Region]:
@@ -57,7 +59,8 @@ def cuts(region: Region, tiling: Tiling) -> list[Region]:
         return [region]
     start, stop = region[axis]
     ends = [start + (stop - start) * i // tiling.num_tiles for i in range(tiling.num_tiles + 1)]
-    return [(*region[:axis], (a, b), *region[axis + 1 :]) for a, b in pairwise(ends)]
+    # Of more tiles than elements several make a part of one.
+    return [(*region[:axis], (a, max(b, a + 1)), *region[axis + 1 :]) for a, b in pairwise(ends)]
 
 
 def needed(nodes: Sequence[Node], made: Value, region: Region, value: Value) -> Region | None:
@@ -153,6 +156,18 @@ def test_tiles_of_all_results_of_a_step_wait_for_what_they_read() -> None:
             need = needed(planned.operators, written.value, part, read.value)
             assert need is not None
             assert covers(made[: last + 1], need)
+
+
+def test_tiles_that_are_parts_of_one_channel_wait_for_what_all_of_it_reads() -> None:
+    """64 tiles along 32 channels and rows: each reads what the last tile of the layer before makes."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(1, 32, 8, 8))
+    y = b.op("Conv", x, b.constant(32, 32, 3, 3), pads=(1, 1, 1, 1))
+    plan, steps = lowered(b.finish(y), (Split(2, 1),) * 2, with_local_bytes(MACHINE, 512))
+    (load,) = steps[-1].loads
+    assert steps[-1].tiling.num_tiles > 32
+    assert set(load.tiles) == {steps[0].tiling.num_tiles - 1}
+    assert num_tiles_that_wait_for_less_than_they_read(plan, steps)[0] == 0
 
 
 @pytest.mark.sampled(2)
