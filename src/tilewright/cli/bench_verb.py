@@ -6,15 +6,10 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, CompileFlags, add_verb, checked_threads
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
+from tilewright.cli.flags import INPUTS, CompileFlags, checked_threads
+from tilewright.cli.output import hint, progress, show
 from tilewright.errors import BudgetExceeded, UsageError
 from tilewright.requests import FILES
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "bench", bench, panel)
 
 
 def bench(
@@ -69,7 +64,6 @@ def bench(
     fail_if_slower: bool = typer.Option(
         False, "--fail-if-slower", help="Exit code 5 if the first model is slower than any of the others."
     ),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Measure latency or throughput, in turns with other engines and models, and say which is faster.
 
@@ -103,10 +97,7 @@ def bench(
     if page is not None:
         found.save_page(page)
         hint(f"written to {page}")
-    if as_json:
-        print_model_document("bench", found.model_sha256, found.target, found)
-    else:
-        print_result(found)
+    if show("bench", found, of=found):
         for line in found.advice:
             hint(line)
     failed = next((c.error for c in found.contestants if c.error), None)

@@ -6,14 +6,9 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, as_argument, hint, print_model_document, print_result, progress
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags
+from tilewright.cli.output import as_argument, hint, progress, show
 from tilewright.errors import NumericMismatch
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "bisect", bisect, panel)
 
 
 def bisect(
@@ -24,7 +19,6 @@ def bisect(
         1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
     ),
     atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Find the first kernel whose result differs from the reference; exit code 4 if one does.
 
@@ -46,12 +40,8 @@ def bisect(
             options=None if is_artifact(model) else options,
             progress=update,
         )
-    if as_json:
-        print_model_document("bisect", found.model_sha256, found.target, found)
-    else:
-        print_result(found)
-        if not found.ok:
-            typed = as_argument(model)
-            hint(f"next: tilewright reduce {typed} -o small.onnx, for a model with these nodes alone")
+    if show("bisect", found, of=found) and not found.ok:
+        typed = as_argument(model)
+        hint(f"next: tilewright reduce {typed} -o small.onnx, for a model with these nodes alone")
     if not found.ok:
         raise NumericMismatch(f"{model}: {found.verdict}.")

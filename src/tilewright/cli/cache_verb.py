@@ -6,39 +6,20 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import CACHE, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result
-from tilewright.results import Result
+from tilewright.cli.flags import CACHE
+from tilewright.cli.output import hint, show, wants_json
 
 _MAX_SHOWN = 5
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    cache = typer.Typer(
-        no_args_is_help=True,
-        help="Compiled kernels, and what tuning found, kept between runs. Example: `tilewright cache ls`.",
-    )
-    for name, command in (
-        ("ls", list_entries),
-        ("verify", verify),
-        ("prune", prune),
-        ("forget", forget),
-        ("export", export),
-        ("import", import_),
-    ):
-        add_verb(cache, name, command)
-    app.add_typer(cache, name="cache", rich_help_panel=panel)
-
-
-def list_entries(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
+def list_entries(cache: Path | None = CACHE) -> None:
     """Show what is stored. Example: `tilewright cache ls`."""
     from tilewright.api.cache import contents
 
-    _print("cache", contents(cache), as_json)
+    show("cache", contents(cache))
 
 
-def verify(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
+def verify(cache: Path | None = CACHE) -> None:
     """Check owner, mode and digest of all that is stored; exit code 1 if something is wrong.
 
     Damaged files are removed; files that other users may have written are named, and stay. Example:
@@ -47,7 +28,7 @@ def verify(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
     from tilewright.api.cache import verify
 
     verification = verify(cache)
-    _print("cache-verify", verification, as_json)
+    show("cache-verify", verification)
     if not verification.ok:
         raise typer.Exit(1)
 
@@ -75,7 +56,6 @@ def prune(
     ),
     site: str = typer.Option("", "--site", help="Remove findings on sites whose keys begin so."),
     cache: Path | None = CACHE,
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Remove kernels or findings: what is named, and nothing else.
 
@@ -94,14 +74,14 @@ def prune(
         model=model,
         site=site,
     )
-    _print("cache-prune", prune(what, cache), as_json)
+    show("cache-prune", prune(what, cache))
 
 
-def forget(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
+def forget(cache: Path | None = CACHE) -> None:
     """Forget what tuning measured; kernels stay. Example: `tilewright cache forget`."""
     from tilewright.api.cache import forget
 
-    _print("cache-forget", forget(cache), as_json)
+    show("cache-forget", forget(cache))
 
 
 def export(
@@ -110,7 +90,6 @@ def export(
         False, "--tuning", help="Write findings of tuning, as lines of JSON, instead of kernels."
     ),
     cache: Path | None = CACHE,
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Write all kernels to one archive, or all findings of tuning to one file.
 
@@ -118,7 +97,7 @@ def export(
     """
     from tilewright.api.cache import export_to
 
-    _print("cache-export", export_to(path, cache, tuning=tuning), as_json)
+    show("cache-export", export_to(path, cache, tuning=tuning))
 
 
 def import_(
@@ -127,7 +106,6 @@ def import_(
         False, "--trust", help="Use findings of a machine like this one without measuring them again."
     ),
     cache: Path | None = CACHE,
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Add the kernels of an archive, or the findings of a file.
 
@@ -136,14 +114,17 @@ def import_(
     from tilewright.api.cache import import_from
 
     imported = import_from(path, cache, trust=trust)
-    _print("cache-import", imported, as_json)
-    if not as_json:
+    show("cache-import", imported)
+    if not wants_json():
         for name in imported.refused[:_MAX_SHOWN]:
             hint(f"refused: {name!r}")
 
 
-def _print(kind: str, result: Result, as_json: bool) -> None:
-    if as_json:
-        print_document(kind, result)
-    else:
-        print_result(result)
+COMMANDS = {
+    "ls": list_entries,
+    "verify": verify,
+    "prune": prune,
+    "forget": forget,
+    "export": export,
+    "import": import_,
+}

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
-from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result
+from tilewright.cli.flags import MODEL, SHAPES, flag, parsed_shapes
+from tilewright.cli.output import hint, show
 from tilewright.errors import UnsupportedOp, UsageError
 from tilewright.files import is_artifact
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "check", check, panel)
 
 
 def check(
     model: Path = MODEL,
     target: str = flag("target"),
     shapes: str | None = SHAPES,
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Say which operators a target runs, and how; exit code 3 if it does not run all of them.
 
@@ -35,10 +27,7 @@ def check(
     if is_artifact(model):
         raise UsageError(f"{model}: is compiled already; give the ONNX file.")
     report = tw.check(model, target, shapes=parsed_shapes(shapes))
-    if as_json:
-        print_model_document("check", report.model_sha256, target, report)
-    else:
-        print_result(report)
+    show("check", report, of=(report.model_sha256, target))
     if report.misfit:
         hint(
             f"the shapes are open, and none that was tried fits ({report.misfit.rstrip('.')}); give --shapes."

@@ -6,15 +6,10 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+from tilewright.cli.flags import INPUTS, CompileFlags
+from tilewright.cli.output import progress, show
 from tilewright.errors import UsageError
 from tilewright.options import Options
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "compare-schedules", compare_schedules, panel)
 
 
 def compare_schedules(
@@ -22,7 +17,6 @@ def compare_schedules(
     model: Path = typer.Argument(metavar="MODEL", help="An ONNX file."),
     inputs: Path | None = INPUTS,
     duration: float = typer.Option(2.0, "--duration", help="Seconds to measure each; 0: only estimates."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Compile a model with several schedulers, and show estimates beside measured times.
 
@@ -44,10 +38,7 @@ def compare_schedules(
             options=CompileFlags(Options, others).options(),
             progress=update,
         )
-    if as_json:
-        print_model_document("compare-schedules", found.model_sha256, found.target, found)
-    else:
-        print_result(found)
+    show("compare-schedules", found, of=found)
     failure = next((s.failure for s in found.schedules if s.failure is not None), None)
     if failure is not None:
         raise UsageError(failure)

@@ -6,15 +6,10 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
+from tilewright.cli.flags import INPUTS, CompileFlags
+from tilewright.cli.output import hint, progress, show
 from tilewright.errors import NumericMismatch
 from tilewright.text.formatting import counted
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "compare", compare, panel)
 
 
 def compare(
@@ -33,7 +28,6 @@ def compare(
         1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
     ),
     atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Compare two engines, targets or artifacts, output by output; exit code 4 if they differ.
 
@@ -57,13 +51,9 @@ def compare(
             options=options,
             progress=update,
         )
-    if as_json:
-        print_model_document("compare", found.model_sha256, found.target, found)
-    else:
-        print_result(found)
-        if found.changed_kernels:
-            changed = found.changed_kernels
-            hint(f"{counted(len(changed), 'kernel')} had to change for this: {changed[0]!r} ...")
+    if show("compare", found, of=found) and found.changed_kernels:
+        changed = found.changed_kernels
+        hint(f"{counted(len(changed), 'kernel')} had to change for this: {changed[0]!r} ...")
     if found.differing:
         first = found.differing[0]
         raise NumericMismatch(

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from tilewright.api.inputs import feed_of, running_on
-from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb, flag
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, flag
 from tilewright.cli.interrupts import end_kept
 from tilewright.cli.output import (
-    JSON_OPTION,
     MANNER,
     as_argument,
     format_bytes,
@@ -24,6 +23,7 @@ from tilewright.cli.output import (
     print_table,
     progress,
     say,
+    wants_json,
 )
 from tilewright.errors import UsageError
 from tilewright.text.formatting import counted
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from tilewright.compiled import CompiledModel
     from tilewright.options import Options
     from tilewright.specialise.model import OpenCompiledModel
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "compile", compile_, panel)
 
 
 def compile_(
@@ -54,7 +49,6 @@ def compile_(
         False, help="Measure the model's error against the reference in float64; the artifact keeps it."
     ),
     inputs: Path | None = INPUTS,
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Compile a model into an artifact, and say how long each phase took and what came out.
 
@@ -96,14 +90,14 @@ def compile_(
             else:
                 write_output(page, model_report(compiled, model.name).encode())
     if isinstance(compiled, OpenCompiledModel):
-        _show_shapes(compiled, path, page, phase_s, as_json=as_json)
+        _show_shapes(compiled, path, page, phase_s)
         return
     dumps = _dumps(loaded, options)
-    if as_json:
+    if wants_json():
         from tilewright.cli.facts import WrittenArtifact
 
         written = WrittenArtifact(path, path.stat().st_size, phase_s, dumps)
-        print_model_document("compile", compiled.model_sha256, compiled.target, compiled.summary(), written)
+        print_model_document("compile", compiled, compiled.summary(), written)
         end_if_interrupted(compiled)
         return
     for name, text in dumps.items():
@@ -129,16 +123,16 @@ def compile_(
 
 
 def _show_shapes(
-    compiled: OpenCompiledModel, path: Path, page: Path | None, phase_s: Mapping[str, float], *, as_json: bool
+    compiled: OpenCompiledModel, path: Path, page: Path | None, phase_s: Mapping[str, float]
 ) -> None:
     """Say what an artifact for several sets of shapes has, and what it took."""
     made = compiled.specialisations
     phase_s = {"load": phase_s["load"], "compile": made.seconds, "save": phase_s["save"]}
-    if as_json:
+    if wants_json():
         from tilewright.cli.facts import WrittenArtifact
 
         written = WrittenArtifact(path, path.stat().st_size, phase_s, {})
-        print_model_document("compile-shapes", compiled.model_sha256, compiled.target, made, written)
+        print_model_document("compile-shapes", compiled, made, written)
         return
     print_result(made)
     num_with_code = sum(one.num_kernels > 0 for one in made.kept)

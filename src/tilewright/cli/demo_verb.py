@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from tilewright.cli.flags import SEED, THREADS, add_verb, checked_threads
-from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress, say
+from tilewright.cli.flags import SEED, THREADS, checked_threads
+from tilewright.cli.output import progress, say, show
 from tilewright.errors import NumericMismatch
 
 DEMO_NETWORK = "mobilenet_v2"
 ALLOWED_ERROR = 1e-4
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "demo", demo, panel)
 
 
 def demo(
@@ -23,7 +18,6 @@ def demo(
     image: int | None = typer.Option(None, help="Image size in pixels, for networks that take images."),
     threads: int | None = THREADS,
     seed: int = SEED,
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Build a network, compile it for this processor, check it, time it. Needs no file and no download.
 
@@ -40,10 +34,7 @@ def demo(
             seed=seed,
             progress=update,
         )
-    if as_json:
-        print_model_document("demo", found.model_sha256, "cpu", found)
-    else:
-        print_result(found)
+    if show("demo", found, of=(found.model_sha256, "cpu")):
         say(_NEXT)
     if found.max_error > ALLOWED_ERROR:
         raise NumericMismatch(

@@ -6,20 +6,14 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "diff", diff, panel)
+from tilewright.cli.flags import CompileFlags
+from tilewright.cli.output import progress, show
 
 
 def diff(
     flags: CompileFlags,
     a: Path = typer.Argument(metavar="A", help="An ONNX file, which is compiled, or an artifact."),
     b: Path = typer.Argument(metavar="B", help="The other."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Show what differs between two compiled models: options, figures, nodes, kernels; nothing runs.
 
@@ -33,7 +27,4 @@ def diff(
     require_asked_of_all([a, b], options, flags.asked)
     with progress(f"comparing {a.name} and {b.name}") as update:
         found = diff_models(a, b, options=options, progress=update)
-    if as_json:
-        print_document("diff", found)
-    else:
-        print_result(found)
+    show("diff", found)

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import CACHE, add_verb
-from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "doctor", doctor, panel)
+from tilewright.cli.flags import CACHE
+from tilewright.cli.output import progress, show
 
 
 def doctor(
@@ -21,7 +16,6 @@ def doctor(
         False, "--calibrate", help="Measure rates of this machine for estimates, which use them from then on."
     ),
     cache: Path | None = CACHE,
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Check the installation and describe the machine; exit code 1 if something is broken.
 
@@ -31,9 +25,6 @@ def doctor(
 
     with progress("looking") as update:
         found = diagnose(measure=measure, calibrate=calibrate, cache=cache, progress=update)
-    if as_json:
-        print_document("doctor", found)
-    else:
-        print_result(found)
+    show("doctor", found)
     if not found.ok:
         raise typer.Exit(1)

@@ -53,7 +53,7 @@ class _Shared:
     def of(cls, root: Any) -> _Shared:
         """As the verb `run` has them, which compiles."""
         options = root.commands["run"].params
-        manner = [option for option in options if option.name in ("as_json", *MANNER_FLAGS, "help_all")]
+        manner = [option for option in options if option.name in (*MANNER_FLAGS, "help_all")]
         return cls(manner, [option for option in options if option.name in COMPILE_FLAGS])
 
     def sections(self) -> Iterator[str]:

@@ -6,22 +6,17 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import MODEL, CompileFlags, add_verb
+from tilewright.cli.flags import MODEL, CompileFlags
 from tilewright.cli.output import (
-    JSON_OPTION,
     as_argument,
     hint,
     print_model_document,
     print_tables,
     progress,
     say,
+    wants_json,
 )
 from tilewright.errors import UsageError
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "explain", explain, panel)
 
 
 def explain(
@@ -39,7 +34,6 @@ def explain(
         help="A file with another plan of --kernel: run both, check their values, and time them in turns.",
     ),
     report: Path | None = typer.Option(None, "--report", help="Also write all of it as .html or .json."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Show which nodes became which kernel, and why edges were fused or cut.
 
@@ -53,7 +47,7 @@ def explain(
     for other, is_given in (
         ("NAME", name is not None),
         ("--report", report is not None),
-        ("--json", as_json),
+        ("--json", wants_json()),
     ):
         if kernel is not None and is_given:
             raise UsageError(f"{other} has no effect beside --kernel; leave one of them out.")
@@ -79,8 +73,8 @@ def explain(
     if report is not None:
         compiled.report().save(report)
         hint(f"written to {report}")
-    if as_json:
-        print_model_document("explain", compiled.model_sha256, compiled.target, explanation, chosen)
+    if wants_json():
+        print_model_document("explain", compiled, explanation, chosen)
     elif name is not None:
         say(str(explanation))
     else:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
+from tilewright.cli.flags import MODEL, SHAPES, flag, parsed_shapes
 from tilewright.cli.output import (
-    JSON_OPTION,
     format_bytes,
     hint,
     print_model_document,
-    print_result,
     print_table,
     progress,
+    show,
+    wants_json,
 )
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from tilewright.options import Options
 
 FORMATS = ("object", "stages", "ort-partition")
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "export", export, panel)
 
 
 def export(
@@ -58,7 +53,6 @@ def export(
     target: str = flag("target"),
     schedule: str = flag("schedule"),
     partition: str = flag("partition"),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Write a model or an artifact as an object file that a C program links, with header and weights.
 
@@ -80,7 +74,7 @@ def export(
             raise UsageError(f"--isa {isa}: stages hold no code; leave it out.")
         options = Options(accuracy=accuracy, shapes=fixed, **planned)  # type: ignore[arg-type]  # it checks
         path = output / f"{name or model.stem}.{to}.json"
-        _export_stages(model, to, path, options, force=force, as_json=as_json)
+        _export_stages(model, to, path, options, force=force)
         return
     for what, value in planned.items():
         if value != str(getattr(Options(), what)):
@@ -105,8 +99,8 @@ def export(
             made = tw.export(
                 compiled, output, isa or "host", name=name or model.stem, force=force, progress=update
             )
-    if as_json:
-        print_model_document("export", digest, "cpu", made)
+    if wants_json():
+        print_model_document("export", (digest, "cpu"), made)
         return
     rows = [
         ("code", f"{made.object_path}, {counted(made.num_kernels, 'kernel')} for {made.isa}"),
@@ -121,7 +115,7 @@ def export(
     hint(f"next: cc -O2 {sources} -o {made.name} -lm")
 
 
-def _export_stages(model: Path, to: str, path: Path, options: Options, *, force: bool, as_json: bool) -> None:
+def _export_stages(model: Path, to: str, path: Path, options: Options, *, force: bool) -> None:
     import tilewright as tw
     from tilewright.api import export_stages
 
@@ -132,7 +126,4 @@ def _export_stages(model: Path, to: str, path: Path, options: Options, *, force:
     with progress(f"scheduling {model.name}") as update:
         loaded = tw.load(model, shapes=options.fixed_shapes)
         made = export_stages(loaded, path, to, options=options, progress=update)  # type: ignore[arg-type]
-    if as_json:
-        print_model_document("export-stages", loaded.sha256, str(options.target), made)
-    else:
-        print_result(made)
+    show("export-stages", made, of=(loaded.sha256, str(options.target)))

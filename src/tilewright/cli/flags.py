@@ -220,12 +220,13 @@ def checked_threads(threads: int | None) -> int:
 
 def add_verb(app: typer.Typer, name: str, verb: Callable[..., None], panel: str | None = None) -> None:
     """Add a verb with its flags."""
-    app.command(name, rich_help_panel=panel)(_with_flags(verb))
+    app.command(name, rich_help_panel=panel)(_with_flags(verb, gives_json=name != "worker"))
 
 
 _MANNER = "What to say"
 _CONTEXT = "parser_context"
 MANNER_FLAGS = {
+    "json": typer.Option(False, "--json", help="Print one JSON document instead of tables."),
     "quiet": typer.Option(False, "--quiet", "-q", help="Results and errors only.", rich_help_panel=_MANNER),
     "verbose": typer.Option(
         False, "--verbose", "-v", help="Say what is being done.", rich_help_panel=_MANNER
@@ -256,7 +257,7 @@ def help_all(*, hidden: bool) -> Any:
     )
 
 
-def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
+def _with_flags(verb: Callable[..., None], *, gives_json: bool) -> Callable[..., None]:
     """`verb` with a parameter for each flag, in place of `flags`: `CompileFlags`, or those of a request."""
     hints = typing.get_type_hints(verb)
     parameters: list[inspect.Parameter] = []
@@ -267,10 +268,12 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
     for parameter in inspect.signature(verb).parameters.values():
         if parameter.name != "flags":
             parameters.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
+    if gives_json:
+        parameters.append(_keyword("json", bool, MANNER_FLAGS["json"]))
     if has_flags:
         found = [_keyword(name, *flag) for name, flag in made.items()]
         parameters = [*parameters, *found] if record is Options else [*found, *parameters]
-    parameters += [_keyword(name, bool, flag) for name, flag in MANNER_FLAGS.items()]
+    parameters += [_keyword(name, bool, flag) for name, flag in MANNER_FLAGS.items() if name != "json"]
     has_experts = any(getattr(parameter.default, "hidden", False) for parameter in parameters)
     parameters.append(_keyword("help_all", bool, help_all(hidden=not has_experts)))
     if _IS_COMPLETING:  # which passes over what is hidden
@@ -283,8 +286,8 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def call(**values: Any) -> None:
         del values["help_all"]
-        manner = {name: values.pop(name) for name in MANNER_FLAGS}
-        MANNER.set(Manner(manner["quiet"], manner["verbose"], manner["debug"] or MANNER.get().debug))
+        manner = {name: values.pop(name) for name in MANNER_FLAGS if name in values}
+        MANNER.set(Manner(**manner | {"debug": manner["debug"] or MANNER.get().debug}))
         listen_to_warnings()
         if not has_flags:
             verb(**values)

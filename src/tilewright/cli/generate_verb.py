@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tilewright.cli.flags import CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress, say
+from tilewright.cli.flags import CompileFlags
+from tilewright.cli.output import hint, progress, say, show, wants_json
 from tilewright.errors import UsageError
 from tilewright.extras import imported
 
 if TYPE_CHECKING:
     from tilewright.generation import Step
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "generate", generate, panel)
 
 
 def generate(
@@ -39,7 +34,6 @@ def generate(
     temperature: float = typer.Option(0.0, "--temperature", help="0: the likeliest token; above: draw."),
     top_k: int = typer.Option(0, "--top-k", help="Draw among so many of the likeliest; 0: all."),
     top_p: float = typer.Option(1.0, "--top-p", help="Draw among the fewest with this probability."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Generate tokens with a language model, from a cache of keys and values where it has one.
 
@@ -59,7 +53,7 @@ def generate(
     options = flags.options()
     with progress(f"compiling {model.name}") as update:
         decoder = Decoder(model, options=options, progress=update)
-    is_shown = len(prompts) == 1 and not as_json
+    is_shown = len(prompts) == 1 and not wants_json()
     made = decoder.generate(
         prompts,
         max_new_tokens=max_new_tokens,
@@ -70,14 +64,12 @@ def generate(
         seed=options.seed,
         each=_printer(texts) if is_shown else None,
     )
-    if as_json:
-        print_document("generate", made)
-    elif is_shown:
-        say("")
-        for line in made.lines():
-            hint(line)
-    else:
-        print_result(made)
+    if not is_shown:
+        show("generate", made)
+        return
+    say("")
+    for line in made.lines():
+        hint(line)
 
 
 def _read_tokenizer(path: Path) -> Any:

@@ -6,14 +6,9 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import THREADS, add_verb, flag
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress
+from tilewright.cli.flags import THREADS, flag
+from tilewright.cli.output import hint, progress, show
 from tilewright.planning.budget import Budget
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "learn", learn, panel)
 
 
 def learn(
@@ -40,7 +35,6 @@ def learn(
         None, "--start", metavar="FILE", help="Start from the cost model of another machine."
     ),
     threads: int | None = THREADS,
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Learn how far a target's cost estimates are off, from kernels that are measured here or simulated.
 
@@ -65,8 +59,5 @@ def learn(
             threads=threads,
             progress=update,
         )
-    if as_json:
-        print_document("learn", result)
-    else:
-        print_result(result)
+    if show("learn", result):
         hint(f"written to {output}")

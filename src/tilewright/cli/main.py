@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from tilewright.cli import interrupts
-from tilewright.cli.flags import help_all
+from tilewright.cli.flags import add_verb, help_all
 from tilewright.cli.interrupts import EXIT_INTERRUPTED
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import OutOfMemory, TilewrightError
@@ -152,7 +152,7 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, verb: str) -> Any:
         if verb not in self._made:
-            self._made[verb] = _command(verb, VERBS[verb][0])
+            self._made[verb] = _command(verb, *VERBS[verb])
         return self._made[verb]
 
     def __iter__(self) -> Iterator[str]:
@@ -162,9 +162,18 @@ class _Commands(Mapping[str, Any]):
         return len(VERBS)
 
 
-def _command(verb: str, panel: str) -> Any:
+def _command(verb: str, panel: str, line: str) -> Any:
+    """What its module has: several `COMMANDS`, or one of its name, with _ behind if Python has it, too."""
     alone = typer.Typer(rich_markup_mode=_MARKUP)
-    importlib.import_module(f"tilewright.cli.{verb.replace('-', '_')}_verb").register(alone, panel)
+    name = verb.replace("-", "_")
+    module = importlib.import_module(f"tilewright.cli.{name}_verb")
+    if hasattr(module, "COMMANDS"):
+        group = typer.Typer(no_args_is_help=True, help=line)
+        for inner, command in module.COMMANDS.items():
+            add_verb(group, inner, command)
+        alone.add_typer(group, name=verb, rich_help_panel=panel)
+    else:
+        add_verb(alone, verb, getattr(module, name, None) or getattr(module, f"{name}_"), panel)
     return typer.main.get_group(alone).commands[verb]
 
 

@@ -8,15 +8,10 @@ from dataclasses import fields
 import typer
 
 from tilewright.api.map_request import MapRequest
-from tilewright.cli.flags import Flags, add_verb, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
+from tilewright.cli.flags import Flags, parsed_shapes
+from tilewright.cli.output import progress, say, show
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.requests import PLANS, flag_of
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "map", map_, panel)
 
 
 def map_(
@@ -34,7 +29,6 @@ def map_(
         "The objective may then also be traffic, the default.",
         rich_help_panel=PLANS,
     ),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Find an operator's loops for each level of a machine's memory, with cost and a lower bound.
 
@@ -47,24 +41,20 @@ def map_(
 
     _check_flags(flags.asked, fuse=fuse)
     if fuse:
-        _print_chains(work or [], flags, as_json=as_json)
+        _print_chains(work or [], flags)
         return
     request = flags.request(work=tuple(work or ()))
     with progress("mapping") as update:
         result = answer(request, update)
     all_illegal = isinstance(result, MapEvaluation) and all(case.cost is None for case in result.cases)
-    if as_json:
-        kind = {MapSweep: "map-sweep", MapEvaluation: "map-evaluate"}.get(type(result), "map")
-        print_document(kind, result)
-    else:
-        print_result(result)
-    if request.plot is not None and not as_json:
+    kind = {MapSweep: "map-sweep", MapEvaluation: "map-evaluate"}.get(type(result), "map")
+    if show(kind, result) and request.plot is not None:
         say(f"drawn in {request.plot}")
     if all_illegal:
         raise typer.Exit(InfeasibleMapping.exit_code)
 
 
-def _print_chains(work: list[str], flags: Flags[MapRequest], *, as_json: bool) -> None:
+def _print_chains(work: list[str], flags: Flags[MapRequest]) -> None:
     """Tile the chains of the model that is given, and print what comes of it."""
     from tilewright.api.chains import map_chain
 
@@ -83,10 +73,7 @@ def _print_chains(work: list[str], flags: Flags[MapRequest], *, as_json: bool) -
             verify=asked["verify"],
             progress=update,
         )
-    if as_json:
-        print_document("map-chains", result)
-    else:
-        print_result(result)
+    show("map-chains", result)
 
 
 _OF_CHAINS = ("machine", "objective", "budget", "shapes", "verify")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import typer
 
@@ -25,7 +25,6 @@ from tilewright.text.printable import bounded, json_text, printable, printable_l
 from tilewright.version import __version__
 
 __all__ = [
-    "JSON_OPTION",
     "MANNER",
     "SCHEMA_VERSION",
     "Manner",
@@ -45,20 +44,21 @@ __all__ = [
     "print_tables",
     "progress",
     "say",
+    "show",
+    "wants_json",
 ]
 
 SCHEMA_VERSION = 1
 
-JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document instead of tables.")
-
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How much the user wants to hear."""
+    """How much the user wants to hear, and how."""
 
     quiet: bool = False
     verbose: bool = False
     debug: bool = False
+    json: bool = False
 
 
 _DEFAULT = Manner()
@@ -98,11 +98,37 @@ def print_document(kind: str, *parts: Result) -> None:
     print_json(kind, document)
 
 
-def print_model_document(kind: str, model_sha256: str, target: str, *parts: Result) -> None:
+class OnModel(Protocol):
+    """A result on a model, compiled for a target, or the compiled model."""
+
+    @property
+    def model_sha256(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+
+
+def print_model_document(kind: str, of: OnModel | tuple[str, str], *parts: Result) -> None:
     """`print_document` on a model: which one, for what and on which machine come first."""
     from tilewright.cli.facts import ModelFacts  # its facts of this machine take a while to load
 
-    print_document(kind, ModelFacts.of(model_sha256, target), *parts)
+    facts = of if isinstance(of, tuple) else (of.model_sha256, of.target)
+    print_document(kind, ModelFacts.of(*facts), *parts)
+
+
+def wants_json() -> bool:
+    """Whether one JSON document is asked for instead of tables."""
+    return MANNER.get().json
+
+
+def show(kind: str, result: Result, of: OnModel | tuple[str, str] | None = None) -> bool:
+    """Print a result as is asked for; whether as people read it, who may be told more below."""
+    if not wants_json():
+        print_result(result)
+    elif of is None:
+        print_document(kind, result)
+    else:
+        print_model_document(kind, of, result)
+    return not wants_json()
 
 
 def _plain(value: Any) -> Any:

@@ -6,23 +6,17 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import CompileFlags, add_verb
+from tilewright.cli.flags import CompileFlags
 from tilewright.cli.interrupts import end_kept
-from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+from tilewright.cli.output import progress, show
 from tilewright.options import Options
 
 _LISTS = ("target", "partition", "schedule", "memory")
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "plan", plan, panel)
-
-
 def plan(
     flags: CompileFlags,
     model: Path = typer.Argument(metavar="MODEL", help="An ONNX file."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Show what plans of a model cost, beside lower bounds, on any target; nothing is compiled or run.
 
@@ -37,9 +31,6 @@ def plan(
     options = CompileFlags(Options, others).options()
     with progress(f"planning {model.name}") as update:
         compared = plan_model(model, **lists, options=options, progress=update)
-    if as_json:
-        print_model_document("plan", compared.model_sha256, ",".join(map(str, compared.targets)), compared)
-    else:
-        print_result(compared)
+    show("plan", compared, of=(compared.model_sha256, ",".join(map(str, compared.targets))))
     if compared.is_interrupted:
         end_kept("what was not reached is left out")

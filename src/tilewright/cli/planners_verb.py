@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, note, print_document, print_table
+from tilewright.cli.output import note, print_document, print_table, wants_json
 from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
 from tilewright.text.suggestions import closest
@@ -19,17 +18,11 @@ if TYPE_CHECKING:
 _LISTED = {name: family for name, family in FAMILIES.items() if name != "targets"}
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "planners", planners, panel)
-
-
 def planners(
     name: str | None = typer.Argument(
         None,
         help=f"Only this family ({', '.join(_LISTED)}), or the members of this name, with their options.",
     ),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """List planners and passes by name; one family or one name with its options, written in braces.
 
@@ -42,7 +35,7 @@ def planners(
     members = list(_members(name))
     problems = [line for family in _LISTED.values() for line in family.plugin_problems()]
     problems += [error for _, _, error in members if isinstance(error, str)]
-    if as_json:
+    if wants_json():
         from tilewright.cli.facts import ListedMember, Planners
 
         listed = (ListedMember.of(family, info) for family, info, _ in members if info is not None)

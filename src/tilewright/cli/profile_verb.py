@@ -7,15 +7,10 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb, checked_threads
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_tables, progress, say
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, checked_threads
+from tilewright.cli.output import hint, print_model_document, print_tables, progress, say, wants_json
 from tilewright.errors import UsageError
 from tilewright.results import Result
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "profile", profile, panel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,6 @@ def profile(
         help="Also write an HTML page with the graph, kernels beside their limits, threads and memory over "
         "time.",
     ),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Time every kernel in the running model, and compare it with what this machine could do.
 
@@ -70,8 +64,8 @@ def profile(
         )
     if trace is not None:
         write_output(trace, found.chrome_trace(model.name).encode())
-    if as_json:
-        print_model_document("profile", found.model_sha256, "cpu", found, WrittenTrace(trace, report))
+    if wants_json():
+        print_model_document("profile", (found.model_sha256, "cpu"), found, WrittenTrace(trace, report))
         return
     print_tables(found.tables(every=every))
     for line in found.lines():

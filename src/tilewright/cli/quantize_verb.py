@@ -6,13 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, as_argument, hint, print_document, print_result, progress
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "quantize", quantize, panel)
+from tilewright.cli.flags import CompileFlags
+from tilewright.cli.output import as_argument, hint, progress, show
 
 
 def quantize(
@@ -45,7 +40,6 @@ def quantize(
     keep: list[str] | None = typer.Option(
         None, "--keep", help="A layer that stays float; several --keep add up."
     ),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Quantise a model to whole numbers of 8 or 4 bits, and say what it then errs and takes.
 
@@ -69,9 +63,6 @@ def quantize(
             options=flags.options(),
             progress=update,
         )
-    if as_json:
-        print_document("quantize", made)
-    else:
-        print_result(made)
+    if show("quantize", made):
         hint(f"written to {made.output}")
         hint(f"next: tilewright bench {as_argument(model)} {as_argument(output)}")

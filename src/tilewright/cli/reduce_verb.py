@@ -6,13 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "reduce", reduce, panel)
+from tilewright.cli.flags import INPUTS, CompileFlags
+from tilewright.cli.output import hint, progress, show
 
 
 def reduce(
@@ -35,7 +30,6 @@ def reduce(
         1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
     ),
     atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Cut a failing model down to the nodes that fail, and write these as a model.
 
@@ -57,8 +51,5 @@ def reduce(
             options=flags.options(),
             progress=update,
         )
-    if as_json:
-        print_document("reduce", found)
-    else:
-        print_result(found)
+    if show("reduce", found):
         hint(f"written to {found.output}, its inputs to {found.inputs}")

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "reproduce", reproduce, panel)
+from tilewright.cli.output import progress, show
 
 
 def reproduce(
@@ -41,7 +35,6 @@ def reproduce(
         "--device",
         help="A GPU to measure on, too: cuda; cuda{device=emulated} estimates, without one (not cosa).",
     ),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Reproduce a paper's tables and figures beside the paper's own numbers, as one HTML file.
 
@@ -62,7 +55,4 @@ def reproduce(
             device=device,
             progress=update,
         )
-    if as_json:
-        print_document("reproduce", reproduction)
-    else:
-        print_result(reproduction)
+    show("reproduce", reproduction)

@@ -10,18 +10,13 @@ import typer
 
 from tilewright.api.inputs import feed_of, running_on, write_arrays
 from tilewright.arrays import Array
-from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags
+from tilewright.cli.output import hint, progress, show
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact, require_other_file
 from tilewright.results import Result, Table
 from tilewright.specialise.facts import Specialisations
 from tilewright.text.formatting import format_shape
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "run", run, panel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,6 @@ def run(
     inputs: Path | None = INPUTS,
     outputs: Path | None = typer.Option(None, "--output", "-o", help="Outputs: an .npz file to write."),
     random: bool = typer.Option(False, "--random", help="Random inputs instead of a file."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Run a model or an artifact once, and show the shape and range of each output.
 
@@ -105,10 +99,8 @@ def run(
         write_arrays(outputs, named)
     made = compiled.specialisations if isinstance(compiled, OpenCompiledModel) else None
     found = RunOutputs(tuple(Output.of(n, a) for n, a in named.items()), outputs, made)
-    if as_json:
-        print_model_document("run", compiled.model_sha256, compiled.target, found)
+    if not show("run", found, of=compiled):
         return
-    print_result(found)
     for remark in () if is_artifact(model) else compiled.remarks:  # those of artifacts were warnings
         hint(remark)
     if made is not None:

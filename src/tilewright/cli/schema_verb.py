@@ -7,21 +7,14 @@ from typing import Any
 
 import typer
 
-from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, print_table, say
+from tilewright.cli.output import print_table, say, wants_json
 from tilewright.errors import UsageError
 
 _INPUTS = {"machine": "a machine described in YAML", "options": "the options of a compilation"}
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "schema", schema, panel)
-
-
 def schema(
     name: str | None = typer.Argument(None, help="machine, options, or the kind of a report."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Print a JSON Schema; without a name, list them.
 
@@ -32,7 +25,7 @@ def schema(
     if name is None:
         reports = {kind: summary_of(kind) for kind in KINDS}
         everything = {**_INPUTS, **{k: v for k, v in reports.items() if k not in _INPUTS}}
-        if as_json:
+        if wants_json():
             say(json.dumps(everything, indent=2))
         else:
             print_table(("schema", "of"), list(everything.items()))

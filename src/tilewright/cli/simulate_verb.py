@@ -9,16 +9,11 @@ from pathlib import Path
 import typer
 
 from tilewright.api.simulation_request import SimulationRequest
-from tilewright.cli.flags import Flags, add_verb
+from tilewright.cli.flags import Flags
 from tilewright.cli.interrupts import end_kept
-from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
+from tilewright.cli.output import progress, say, show
 from tilewright.errors import UsageError
 from tilewright.requests import FILES, PLANS, flag_of
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "simulate", simulate, panel)
 
 
 def simulate(
@@ -55,7 +50,6 @@ def simulate(
         help="Of a graph of the graph-scheduling contest: the solution file to write.",
         rich_help_panel=FILES,
     ),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Plan a network for an accelerator with software-managed buffers, and simulate one batch.
 
@@ -69,14 +63,14 @@ def simulate(
         if output is not None or trace is not None:
             flag = "--output" if output is not None else "--trace"
             raise UsageError(f"{flag} has no effect beside --sweep; leave one of them out.")
-        _sweep(models, sweep, flags, page, as_json=as_json)
+        _sweep(models, sweep, flags, page)
         return
     if len(models) > 1:
         raise UsageError(f"{models[1]}: one model is simulated at a time; give --sweep for several.")
     (model,) = models
     if model.suffix.lower() == ".json":
         _check_flags(flags, {"--trace": trace, "--html": page})
-        _schedule(model, flags.values["recipe"], flags.values["budget"], output, as_json=as_json)
+        _schedule(model, flags.values["recipe"], flags.values["budget"], output)
         return
     if output is not None:
         raise UsageError(
@@ -89,10 +83,7 @@ def simulate(
         result.save_trace(trace)
     if page is not None:
         result.save_page(page)
-    if as_json:
-        print_document("simulate", result)
-    else:
-        print_result(result)
+    if show("simulate", result):
         if page is not None:
             say(f"buffers over time in {page}")
         if trace is not None:
@@ -100,9 +91,7 @@ def simulate(
     _end_if_interrupted(result.is_interrupted)
 
 
-def _sweep(
-    models: list[Path], sweep: list[str], flags: Flags[SimulationRequest], page: Path | None, *, as_json: bool
-) -> None:
+def _sweep(models: list[Path], sweep: list[str], flags: Flags[SimulationRequest], page: Path | None) -> None:
     """Plan several models for several machines."""
     from tilewright.api.plan_sweep import simulate_sweep
 
@@ -111,12 +100,8 @@ def _sweep(
         result = simulate_sweep(models, sweep=sweep, progress=update, **settings)
     if page is not None:
         result.save_page(page)
-    if as_json:
-        print_document("simulate-sweep", result)
-    else:
-        print_result(result)
-        if page is not None:
-            say(f"time, energy and area in {page}")
+    if show("simulate-sweep", result) and page is not None:
+        say(f"time, energy and area in {page}")
     if result.is_interrupted:
         end_kept("this is what was planned until then")
 
@@ -140,9 +125,7 @@ def _check_flags(flags: Flags[SimulationRequest], files: Mapping[str, Path | Non
         raise UsageError(f"{given[0]} has no effect on a graph of the contest; leave it out.")
 
 
-def _schedule(
-    problem: Path, recipe: str | None, budget: str | None, output: Path | None, *, as_json: bool
-) -> None:
+def _schedule(problem: Path, recipe: str | None, budget: str | None, output: Path | None) -> None:
     """Schedule a graph of the contest."""
     from tilewright.api.contest import schedule_graph
 
@@ -152,10 +135,6 @@ def _schedule(
         result = schedule_graph(problem, budget=budget, progress=update)
     if output is not None:
         result.save(output)
-    if as_json:
-        print_document("schedule", result)
-    else:
-        print_result(result)
-        if output is not None:
-            say(f"solution in {output}")
+    if show("schedule", result) and output is not None:
+        say(f"solution in {output}")
     _end_if_interrupted(result.is_interrupted)

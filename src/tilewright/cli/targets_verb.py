@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, note, print_document, print_table, print_tables, say
+from tilewright.cli.output import note, print_document, print_table, print_tables, say, wants_json
 from tilewright.cli.planners_verb import print_options
 from tilewright.errors import UsageError
 from tilewright.text.formatting import counted
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "targets", targets, panel)
 
 
 def targets(
@@ -29,7 +23,6 @@ def targets(
         "this machine as YAML.",
     ),
     as_table: bool = typer.Option(False, "--table", help="Show a machine as tables, with all sources."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """List targets, where models run, and machines, which `tilewright map` takes; or describe one.
 
@@ -41,10 +34,10 @@ def targets(
     from tilewright.targets import TARGETS, find_target
 
     if name == HOST:
-        _print_host(as_table, as_json)
+        _print_host(as_table)
         return
     if name is not None and name not in TARGETS.names():
-        _print_described(name, as_table, as_json)
+        _print_described(name, as_table)
         return
     if as_table:
         raise UsageError("--table is for machines; name one, such as eyeriss, or leave it out.")
@@ -59,7 +52,7 @@ def targets(
             problems.append(str(error))
     machines = preset_names() if name is None else ()
     machine_options = options_of(find_target(TargetRef(machines[0]))) if machines else ()
-    if as_json:
+    if wants_json():
         from tilewright.cli.facts import ListedMember, ListedOption, NamedMachine, Targets
 
         listed = Targets(
@@ -98,7 +91,7 @@ def _runs_networks(name: str) -> bool:
     return not missing_fields(load_preset(name))
 
 
-def _print_described(name: str, as_table: bool, as_json: bool) -> None:
+def _print_described(name: str, as_table: bool) -> None:
     """A preset, or the machine of a file.
 
     Raises:
@@ -115,7 +108,7 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
         known = (*TARGETS.names(), HOST, *preset_names())
         raise UsageError(f"{name!r} is neither a target nor a machine: {closest(name, known)}.")
     machine = find_machine(name)
-    if as_json:
+    if wants_json():
         document = machine.model_dump(mode="json", exclude_none=True)
         print_document("machine-description", DescribedMachine(document, cited_numbers(machine)))
     elif as_table:
@@ -136,12 +129,12 @@ def _print_processor() -> None:
     say(f"cpu here: {facts.cpu_name}, {threads}, {here} (there is code for {others}, too)")
 
 
-def _print_host(as_table: bool, as_json: bool) -> None:
+def _print_host(as_table: bool) -> None:
     from tilewright.hardware.host import host_machine
     from tilewright.hardware.machine_file import machine_text
 
     machine = host_machine()
-    if as_json:
+    if wants_json():
         from tilewright.cli.facts import HostMachine
 
         print_document("host", HostMachine(machine.model_dump(mode="json", exclude_none=True)))

@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, cast
 import typer
 
 from tilewright.cli.compile_verb import end_if_interrupted
-from tilewright.cli.flags import MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
+from tilewright.cli.flags import MODEL, CompileFlags
+from tilewright.cli.output import hint, progress, show
 
 if TYPE_CHECKING:
     from tilewright.steps import SearchName
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "tune", tune, panel)
 
 
 def tune(
@@ -49,7 +44,6 @@ def tune(
         help="Measure in a process that this command starts, such as 'ssh board tilewright worker'; may be "
         "given several times, for machines of one kind.",
     ),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Measure other ways to compute each kernel, in the running model, and keep what is faster.
 
@@ -73,10 +67,6 @@ def tune(
             output=output,
             progress=update,
         )
-    if as_json:
-        print_model_document("tune", result.model.model_sha256, result.model.target, result)
-    else:
-        print_result(result)
-        if output is not None:
-            hint(f"written to {output}")
+    if show("tune", result, of=result.model) and output is not None:
+        hint(f"written to {output}")
     end_if_interrupted(result.model)

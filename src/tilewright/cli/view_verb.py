@@ -7,14 +7,9 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags
+from tilewright.cli.output import progress, show
 from tilewright.requests import FILES
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "view", view, panel)
 
 
 def view(
@@ -32,7 +27,6 @@ def view(
     ),
     inputs: Path | None = INPUTS,
     is_opened: bool = typer.Option(False, "--open", help="Show it in the browser."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Write the graph of a model as one HTML page: a box for each kernel, redder the longer it takes.
 
@@ -47,9 +41,6 @@ def view(
     path = output or model.with_suffix(".html")
     with progress(f"drawing {model.name}") as update:
         found = view_model(model, path, measure_s=duration, feed=inputs, options=options, progress=update)
-    if as_json:
-        print_model_document("view", found.model_sha256, found.target, found)
-    else:
-        print_result(found)
+    show("view", found, of=found)
     if is_opened:
         webbrowser.open(path.resolve().as_uri())

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import typer
-
-from tilewright.cli.flags import add_verb
 from tilewright.errors import UsageError
-
-
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    add_verb(app, "worker", worker, panel)
 
 
 def worker() -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import add_verb
 from tilewright.cli.output import (
-    JSON_OPTION,
     as_argument,
     format_bytes,
     hint,
     print_document,
     print_table,
     say,
+    wants_json,
 )
 from tilewright.errors import UsageError
 from tilewright.text.formatting import counted, format_shapes
@@ -23,24 +22,12 @@ from tilewright.text.formatting import counted, format_shapes
 _IMAGE_SIZE = re.compile(r"(\d{1,6})(?:x(\d{1,6}))?", re.ASCII)
 
 
-def register(app: typer.Typer, panel: str) -> None:
-    """Add the verb."""
-    zoo = typer.Typer(
-        no_args_is_help=True,
-        help="Networks of the literature, built as ONNX with seeded weights. "
-        "Example: `tilewright zoo build resnet50`.",
-    )
-    add_verb(zoo, "list", list_networks)
-    add_verb(zoo, "build", build)
-    app.add_typer(zoo, name="zoo", rich_help_panel=panel)
-
-
-def list_networks(as_json: bool = JSON_OPTION) -> None:
+def list_networks() -> None:
     """List the networks. Example: `tilewright zoo list`."""
     from tilewright import zoo
 
     entries = [zoo.entry(name) for name in zoo.names()]
-    if as_json:
+    if wants_json():
         print_document("zoo", zoo.Networks(tuple(entries)))
         return
     print_table(
@@ -58,7 +45,6 @@ def build(
     ),
     sequence: int | None = typer.Option(None, help="Sequence length, for networks that take text or sound."),
     seed: int = typer.Option(0, help="Seed of the weights."),
-    as_json: bool = JSON_OPTION,
 ) -> None:
     """Write a network as an ONNX file. Example: `tilewright zoo build resnet50 -o resnet50.onnx`."""
     from tilewright import zoo
@@ -69,7 +55,7 @@ def build(
     path = output or Path(f"{name}.onnx")
     data = model.SerializeToString(deterministic=True)
     write_atomically(path, data)
-    if as_json:
+    if wants_json():
         print_document("zoo-build", zoo.BuiltNetwork(name, path, len(data), len(model.graph.node)))
     else:
         say(f"{path}: {counted(len(model.graph.node), 'node')}, {format_bytes(len(data))}")
@@ -83,3 +69,6 @@ def _image_size(text: str) -> int | tuple[int, int]:
     if match is None:
         raise UsageError(f"--image {text[:40]!r}: expected pixels as 640, or width x height as 640x512.")
     return int(match[1]) if match[2] is None else (int(match[1]), int(match[2]))
+
+
+COMMANDS = {"list": list_networks, "build": build}
