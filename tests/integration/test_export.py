@@ -26,10 +26,10 @@ from tests.support.models import F32, host_net, model, small_net
 import tilewright as tw
 from tilewright import zoo
 from tilewright.compiler import plan
-from tilewright.embed import folder, header
+from tilewright.embed import folder, package
 from tilewright.embed.folder import FileToWrite, write_together
-from tilewright.embed.header import header_text
 from tilewright.embed.names import MAX_NAME_CHARS, identifier
+from tilewright.embed.package import header_text
 from tilewright.embed.weights import HEADER_BYTES
 from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
@@ -295,7 +295,7 @@ def test_hostile_names_reach_neither_compiler_nor_symbols() -> None:
 
 @needs_compiler
 def test_the_hunt_for_hostile_names_finds_an_escape_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header, "comment", lambda text: text.replace("*/", "* /").replace("\\", "/"))
+    monkeypatch.setattr(package, "comment", lambda text: text.replace("*/", "* /").replace("\\", "/"))
     assert any("-Werror" in problem or "plain text" in problem for problem in names.hunt(3)["found"])
 
 

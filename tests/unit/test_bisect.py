@@ -17,8 +17,7 @@ from tests.support.models import feed_for, small_net
 
 import tilewright as tw
 from tilewright.api.bisection import BisectResult, DifferingKernel
-from tilewright.api.reduction import minimal
-from tilewright.frontend.onnx.excerpt import Excerpts
+from tilewright.api.reduction import Excerpts, minimal
 from tilewright.ir.interpret import run_graph
 from tilewright.report import comparison
 from tilewright.report.comparison import TensorDifference

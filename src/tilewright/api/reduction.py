@@ -8,12 +8,13 @@ import shlex
 import subprocess
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import onnx
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.inputs import feed_of, random_feed, write_arrays
@@ -24,9 +25,10 @@ from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.files import is_artifact, require_other_file, write_output
 from tilewright.frontend.onnx import Source
-from tilewright.frontend.onnx.excerpt import Excerpts
+from tilewright.frontend.onnx.read import embedded_model
+from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph
+from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options, parse_shapes
 from tilewright.progress import Progress
@@ -293,3 +295,68 @@ class _Trier:
     def feed(self, proto: onnx.ModelProto) -> dict[str, Array]:
         """What the inputs of a part are in the whole model."""
         return {info.name: self._recorded[info.name] for info in proto.graph.input}
+
+
+class Excerpts:
+    """Parts of one model, each with the opsets, functions and initializers that it needs.
+
+    `values` are those of the model as it was imported, by name: what a part reads that it does not compute
+    becomes an initializer where it is a constant of the model, else an input of the shape that it has there.
+    """
+
+    def __init__(self, source: Source, values: Mapping[str, Value]) -> None:
+        self._model = embedded_model(source)
+        self._values = values
+        self._constants = {tensor.name: tensor for tensor in self._model.graph.initializer}
+        self.nodes: Sequence[NodeProto] = tuple(self._model.graph.node)
+        """The nodes of the whole model."""
+
+    def part(self, numbers: Sequence[int]) -> ModelProto:
+        """The nodes of these numbers, which rise. Results that none of them reads are outputs, and outputs of
+        the model stay such.
+
+        Raises:
+            UsageError: the shape of what they read is unknown.
+        """
+        nodes = [self.nodes[number] for number in numbers]
+        made = {name for node in nodes for name in node.output if name}
+        read = dict.fromkeys(name for node in nodes for name in _names_read(node))
+        kept = {output.name for output in self._model.graph.output}
+        initializers, inputs = [], []
+        for name in read:
+            if name not in made:
+                constant = self._constant(name)
+                if constant is None:
+                    inputs.append(self._info(name))
+                else:
+                    initializers.append(constant)
+        given = [name for name in sorted(made) if name not in read or name in kept]
+        outputs = [self._info(n) if n in self._values else ValueInfoProto(name=n) for n in given]
+        graph = helper.make_graph(nodes, self._model.graph.name or "part", inputs, outputs, initializers)
+        return helper.make_model(
+            graph,
+            opset_imports=self._model.opset_import,
+            ir_version=self._model.ir_version,
+            functions=self._model.functions,
+        )
+
+    def _constant(self, name: str) -> TensorProto | None:
+        """What a name stands for where that is a constant of the model."""
+        value = self._values.get(name)
+        if name in self._constants:
+            return self._constants[name]
+        return None if value is None or value.data is None else numpy_helper.from_array(value.data, name)
+
+    def _info(self, name: str) -> ValueInfoProto:
+        value = self._values.get(name)
+        if value is None:
+            raise UsageError(f"{name!r}: its shape is not known, so the model cannot be cut there.")
+        elem_type = helper.np_dtype_to_tensor_dtype(value.dtype.numpy)
+        return helper.make_tensor_value_info(name, elem_type, value.shape)
+
+
+def _names_read(node: NodeProto) -> Iterator[str]:
+    """Names that a node or its bodies read."""
+    yield from filter(None, node.input)
+    for body in body_graphs(node):
+        yield from free_names(body)

@@ -16,13 +16,13 @@ from tilewright.cost.base import CostModel
 from tilewright.cost.features import FEATURES, MachineFacts, WorkFacts
 from tilewright.cost.learned.coreg import coreg
 from tilewright.cost.learned.costs import LearnedCosts
-from tilewright.cost.learned.metrics import fuses, kendall_tau, num_right
 from tilewright.cost.learned.model import MAX_FILE_BYTES, Learned, LearnedModel
 from tilewright.cost.learned.regressor import Linear, Neighbours, Regressor, Tree, Trees
 from tilewright.cost.learned.training import METHODS, Effort, Pool, fit, stratified, train
 from tilewright.cost.roofline import Roofline
 from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
+from tilewright.learning.table import fuses, kendall_tau, num_right
 from tilewright.partition import PARTITIONERS
 from tilewright.partition.base import PartitionProblem, make_subgraph
 from tilewright.planning import Budget, Infeasible

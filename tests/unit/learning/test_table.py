@@ -18,9 +18,8 @@ from tilewright.cost.learned.training import Effort
 from tilewright.errors import UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
-from tilewright.learning.collect import simulated
+from tilewright.learning.collect import NetworkBench, simulated
 from tilewright.learning.kernel_times import KernelBench
-from tilewright.learning.measured import NetworkBench
 from tilewright.learning.samples import Choice, Sample, SampleFile, Samples, split_once
 from tilewright.learning.table import (
     ESTIMATE,

@@ -23,8 +23,7 @@ from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, Reason, check_partition
 from tilewright.partition.fusion_records import Verdict
 from tilewright.partition.pcgc import Pcgc
-from tilewright.partition.pcgc.limit import parse_limit, shown_limit
-from tilewright.partition.pcgc.planner import Recut
+from tilewright.partition.pcgc.planner import Recut, parse_limit, shown_limit
 from tilewright.partition.pcgc.rules import RuleTable
 from tilewright.planning import Budget, Infeasible
 from tilewright.target_ref import TargetRef

@@ -23,7 +23,7 @@ from tilewright.benchmark.latency_page import latency_page
 from tilewright.benchmark.statistics import Timing
 from tilewright.report.lanes import SPAN
 from tilewright.report.limits import TimedKernel, bound_colour, roofline_section, times_section
-from tilewright.report.memory_over_time import Clock, TimedStep, run_section
+from tilewright.report.model_page import Clock, TimedStep, run_section
 from tilewright.report.workers import RecordedChunk, RecordedRun
 from tilewright.steps import BufferInfo, MemoryInfo
 

@@ -19,16 +19,16 @@ from onnx import (
     ModelProto,
     NodeProto,
     SparseTensorProto,
+    TensorProto,
     defs,
     helper,
 )
 
 from tilewright.arrays import Array
 from tilewright.errors import ModelRejected
-from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES
+from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_VALUE_BYTES
 from tilewright.frontend.onnx.protos import all_nodes, model_nodes, node_label
 from tilewright.frontend.onnx.tensors import checked_shape, embedded_array, supported_dtype
-from tilewright.frontend.onnx.widen import widen_initializers
 from tilewright.ir.bodies import body_graphs, own_names, rename_free
 
 Key = tuple[str, str, str]
@@ -248,3 +248,56 @@ def _free_names(stem: str, taken: set[str]) -> Iterator[str]:
         if name not in taken:
             taken.add(name)
             yield name
+
+
+_FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
+_BY_VALUE = frozenset({"DequantizeLinear", "GatherBlockQuantized"})
+
+
+def widen_initializers(model: ModelProto, data: dict[int, Array]) -> dict[int, Array]:
+    """Make bytes of initializers of four bits that are only dequantised; gives the data that lie apart.
+
+    There is no element type of four bits here; bytes are the same to what dequantises them, signed also where
+    the numbers are not, as unsigned ones may hold two numbers each. Others stay, and are refused.
+    """
+    numbers = [i for i, t in enumerate(model.graph.initializer) if t.data_type in _FOUR_BITS]
+    if not numbers:
+        return data
+    kept = _otherwise_used(model)
+    remaining = dict(data)
+    for number in numbers:
+        tensor = model.graph.initializer[number]
+        packed = None if tensor.name in kept else _packed(tensor, data.get(number))
+        count = math.prod(tensor.dims) if packed is not None and min(tensor.dims, default=1) >= 0 else -1
+        if packed is None or not 0 <= count <= MAX_VALUE_BYTES or len(packed) != (count + 1) // 2:
+            continue
+        values = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)[:count]
+        if tensor.data_type == TensorProto.INT4:
+            values = values.astype(np.int8)
+            values -= (values > 7) * np.int8(16)
+        remaining.pop(number, None)
+        tensor.ClearField("int32_data")
+        tensor.data_type, tensor.raw_data = TensorProto.INT8, values.astype(np.int8).tobytes()
+    return remaining
+
+
+def _packed(tensor: TensorProto, apart: Array | None) -> Array | None:
+    """The bytes that hold two numbers each."""
+    if tensor.data_location == TensorProto.EXTERNAL or tensor.HasField("segment"):
+        return None
+    if apart is not None:
+        return apart.view(np.uint8)
+    if tensor.HasField("raw_data"):
+        return np.frombuffer(tensor.raw_data, np.uint8)
+    return (np.array(tensor.int32_data, np.int64) & 255).astype(np.uint8)
+
+
+def _otherwise_used(model: ModelProto) -> set[str]:
+    """Names that something reads for more than their values."""
+    names = {value.name for value in (*model.graph.output, *model.graph.input)}
+    graphs: list[GraphProto] = [g for node in model_nodes(model) for g in body_graphs(node)]
+    names.update(value.name for graph in graphs for value in graph.output)
+    for node in model_nodes(model):
+        if node.op_type not in _BY_VALUE:
+            names.update(node.input)
+    return names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
@@ -13,11 +13,11 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import find_machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import FusedNodes
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory
-from tilewright.memory.base import MemoryProblem
+from tilewright.memory.base import ARENA, MemoryLevel, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.planning import Infeasible, Limits, option
@@ -27,13 +27,13 @@ from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule
 from tilewright.targets.base import Backend, Placement, Support, require_supported
+from tilewright.targets.cuda.arena import GraphArena, GraphBuffer, Solve, place_in_graph
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.costs import GpuCosts
 from tilewright.targets.cuda.devices import DeviceName
-from tilewright.targets.cuda.graph import Edges, plan_graph
-from tilewright.targets.cuda.lower import lower_partition
+from tilewright.targets.cuda.graph import Edges, PlannedGraph, plan_graph
+from tilewright.targets.cuda.lower import Lowered, Tensor, lower_partition
 from tilewright.targets.cuda.placed import PlacedModel
-from tilewright.targets.cuda.places import place_tensors
 from tilewright.targets.cuda.ptx import gpu_isa
 from tilewright.targets.cuda.rates import rates_of
 from tilewright.targets.cuda.stored import CudaStore
@@ -212,3 +212,41 @@ def _multiprocessors(program: Program, num_all: int) -> list[int]:
             for instance in group.instances:
                 found[instance.subgraph_id] = group.num_cores or num_all
     return found
+
+
+def place_tensors(
+    graph: Graph,
+    lowered: Lowered,
+    planned: PlannedGraph,
+    durations_ns: Sequence[float],
+    solve: Solve,
+    max_bytes: int | None,
+) -> PlacedModel | Infeasible:
+    """Every tensor between kernels in the arena; edges that this needs are in the graph then."""
+    outside = {lowered.root(v) for v in (*graph.inputs, *graph.outputs)}
+    users: dict[Tensor, list[int]] = {}
+    for number, node in enumerate(planned.nodes):
+        for tensor in () if node.work is None else (*node.work.reads, *node.work.writes):
+            root = lowered.root(tensor)
+            is_constant = isinstance(root, Value) and root.is_constant
+            if root not in outside and not is_constant and root.size_bytes:
+                users.setdefault(root, []).append(number)
+    names = {tensor: f"{tensor.name}#{number}" for number, tensor in enumerate(users)}
+    buffers = [
+        GraphBuffer(names[tensor], tensor.size_bytes, tuple(sorted(set(numbers))))
+        for tensor, numbers in users.items()
+    ]
+    level = ARENA if max_bytes is None else MemoryLevel("arena", max_bytes)
+    after = [node.after for node in planned.nodes]
+    arena = place_in_graph(after, buffers, durations_ns, solve, level)
+    if isinstance(arena, Infeasible):
+        return arena
+    offsets = {tensor: arena.plan.offsets[name] for tensor, name in names.items()}
+    return PlacedModel(graph, lowered, _with_edges(planned, arena), arena.plan, buffers, offsets)
+
+
+def _with_edges(planned: PlannedGraph, arena: GraphArena) -> PlannedGraph:
+    nodes = list(planned.nodes)
+    for first, last in arena.added:
+        nodes[last] = replace(nodes[last], after=(*nodes[last].after, first))
+    return PlannedGraph(tuple(nodes))

@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 import tilewright as tw
 from tilewright.errors import InputError, ModelRejected, TilewrightError, UnsupportedOp
 from tilewright.frontend.onnx import build, limits, load_onnx, native
-from tilewright.frontend.onnx.wire import structure_bytes
+from tilewright.frontend.onnx.read import structure_bytes
 from tilewright.ir import control_flow
 from tilewright.passes.fold_constants import FoldConstants
 

@@ -17,12 +17,11 @@ from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
 from tilewright.partition.ago import Ago
 from tilewright.partition.base import Reason, build_partition
-from tilewright.partition.join_layers import join_layers
 from tilewright.partition.layerwise import Layerwise, layerwise_clusters
 from tilewright.planning import Budget, Infeasible, Provenance
 from tilewright.target_ref import TargetRef
 from tilewright.targets.cpu.forms import choose_forms
-from tilewright.targets.cpu.forms.elements import Elements
+from tilewright.targets.cpu.forms.choose import Elements, join_layers
 from tilewright.targets.cpu.fused.gain_bound import may_gain
 from tilewright.targets.cpu.fused.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa, isa_by_name

@@ -15,9 +15,9 @@ from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
 from tilewright import zoo
+from tilewright.api.reduction import Excerpts
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.frontend.onnx import load_onnx
-from tilewright.frontend.onnx.excerpt import Excerpts
 from tilewright.hardware.element_types import element_types
 from tilewright.hardware.machine import Machine, Work
 from tilewright.hardware.presets import load_preset

@@ -8,13 +8,23 @@ the most; where several branches meet, groups of more structure replace what was
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 
-from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.partition.base import (
+    Partition,
+    PartitionProblem,
+    Reason,
+    Subgraph,
+    build_partition,
+    make_subgraph,
+)
 from tilewright.partition.form import Blocking, Form, KernelForm
-from tilewright.partition.join_layers import join_layers
+from tilewright.partition.layerwise import Layerwise, layerwise_clusters
 from tilewright.partition.merge_chains import Chain, merge_chains, quotient_of
+from tilewright.partition.quotient import QuotientGraph
 from tilewright.records import dataclass
-from tilewright.targets.cpu.forms.elements import Element, Elements
 from tilewright.targets.cpu.fused.estimate import saved_cycles
 from tilewright.targets.cpu.fused.gain_bound import GainBound, may_gain
 from tilewright.targets.cpu.fused.prices import CERTAIN, GroupEstimates, Trust
@@ -255,3 +265,133 @@ def _joined_subgraphs(elements: Elements, groups: Sequence[Group]) -> list[tuple
     for i in range(len(root)):
         sets.setdefault(find(i), []).append(i)
     return [tuple(ids) for ids in sets.values()]
+
+
+_EFFORT = (Reason.WEIGHT, Reason.STAGE, Reason.CYCLE)
+
+
+def join_layers(problem: PartitionProblem, partition: Partition) -> Partition:
+    """The partition with subgraphs merged that share a layer, where that makes no cycle.
+
+    Only where the partitioner stopped at a bound of effort, which cuts also between an operator and what
+    follows it element by element: that costs a pass over memory and spares a tuner nothing. What was kept
+    apart for another reason stays apart.
+    """
+    is_bounded = any(decision.reason is Reason.WEIGHT for decision in partition.decisions)
+    if not is_bounded or partition.is_split or partition.layers is not None:
+        return partition
+    layer_of = {node: i for i, layer in enumerate(layerwise_clusters(partition.graph)) for node in layer}
+    home = {node: subgraph.id for subgraph in partition.subgraphs for node in subgraph.nodes}
+    edges = [(home[d.producer], home[d.consumer]) for d in partition.decisions]
+    quotient = QuotientGraph(len(partition.subgraphs), [(u, v) for u, v in edges if u != v])
+    cut = [
+        (home[decision.producer], home[decision.consumer])
+        for decision in partition.decisions
+        if decision.reason in _EFFORT and layer_of[decision.producer] == layer_of[decision.consumer]
+    ]
+    num_clusters = 0
+    while num_clusters != len(quotient.clusters):  # a merge may take away what stood in another's way
+        num_clusters = len(quotient.clusters)
+        for ends in cut:
+            u, v = map(quotient.cluster_of, ends)
+            if u != v and quotient.can_contract(u, v):
+                quotient.contract(u, v)
+    if len(quotient.clusters) == len(partition.subgraphs):
+        return partition
+    known = {(d.producer, d.consumer, d.value): d.reason for d in partition.decisions}
+
+    def reason(producer: Node, consumer: Node, value: Value, fused: bool) -> Reason:
+        stated = known[producer, consumer, value]
+        return Reason.CLUSTER if fused and not stated.is_fused else stated
+
+    clusters = [
+        [node for i in quotient.members(cluster) for node in partition.subgraphs[i].nodes]
+        for cluster in quotient.clusters
+    ]
+    joined = build_partition(problem, clusters, reason, partition.provenance)
+    return replace(joined, element_bytes=partition.element_bytes, border_bytes=partition.border_bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Element:
+    """A mini-subgraph: what the layerwise rule would make one kernel of, as far as one subgraph holds it.
+
+    Elements are numbered in topological order. `outputs` are the values that others read, or the user.
+    """
+
+    number: int
+    subgraph: Subgraph
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+
+
+class Elements:
+    """The elements of a partition, and which reads which."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        graph = partition.graph
+        self.all: list[Element] = []
+        self.of_subgraph: list[tuple[Element, ...]] = []
+        layer_of = _layers(partition)
+        for subgraph in partition.subgraphs:
+            pieces: dict[int, list[Node]] = {}
+            for node in subgraph.nodes:
+                pieces.setdefault(layer_of.get(node, -1), []).append(node)
+            place = {node: i for i, node in enumerate(subgraph.nodes)}
+            # A layer stands where its last node does: by then all it reads is made.
+            ordered = sorted(pieces.values(), key=lambda nodes: place[nodes[-1]])
+            self.of_subgraph.append(tuple(self._element(subgraph, nodes, graph) for nodes in ordered))
+
+    def _element(self, subgraph: Subgraph, nodes: list[Node], graph: Graph) -> Element:
+        whole = len(nodes) == len(subgraph.nodes)
+        outputs = subgraph.outputs if whole else make_subgraph(0, nodes, graph).outputs
+        self.all.append(Element(len(self.all), subgraph, tuple(nodes), outputs))
+        return self.all[-1]
+
+    @cached_property
+    def _home(self) -> dict[Node, Element]:
+        return {node: element for element in self.all for node in element.nodes}
+
+    @cached_property
+    def _results(self) -> frozenset[Value]:
+        return frozenset(self.partition.graph.outputs)
+
+    def readers(self, element: Element) -> frozenset[int] | None:
+        """Numbers of the elements that read what one makes; None where the user reads it, or nothing does."""
+        if not element.outputs or not self._results.isdisjoint(element.outputs):
+            return None
+        return frozenset(self._home[user].number for value in element.outputs for user in value.users) - {
+            element.number
+        }
+
+    def producers(self, element: Element) -> tuple[Element, ...]:
+        """The elements that an element reads."""
+        numbers = {
+            self._home[value.producer].number
+            for node in element.nodes
+            for value in node.operands()
+            if value.producer is not None
+        }
+        return tuple(self.all[number] for number in sorted(numbers - {element.number}))
+
+    def may_meet(self, subgraph: Subgraph, others: Iterable[int]) -> bool:
+        """Whether a subgraph and others that read it can become one: no path leaves them and comes back."""
+        homes = {*others} - {subgraph.id}
+        readers = {reader.id for reader in self.partition.successors(subgraph)}
+        if not homes or (readers <= homes and len(homes) == 1):
+            return True
+        return self.quotient.can_contract_all([subgraph.id, *sorted(homes)])
+
+    @cached_property
+    def quotient(self) -> QuotientGraph:
+        """Which subgraph reads which."""
+        return quotient_of(self.partition)
+
+
+def _layers(partition: Partition) -> dict[Node, int]:
+    """The layer of each node, where subgraphs may hold several; layers of the rule itself are whole."""
+    is_layerwise = partition.provenance.planner == Layerwise.name
+    if is_layerwise or all(len(subgraph.nodes) == 1 for subgraph in partition.subgraphs):
+        return {}
+    return {node: i for i, nodes in enumerate(layerwise_clusters(partition.graph)) for node in nodes}

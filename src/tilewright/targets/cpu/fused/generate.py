@@ -21,11 +21,13 @@ from tilewright.ir.contraction import contraction_of, contractions
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Indirect, Nest, Operand
-from tilewright.ir.region import Region
+from tilewright.ir.region import Region, full_region
 from tilewright.ir.restrict import RestrictedNests
 from tilewright.ir.rows import without_row_loops
+from tilewright.memory.base import aligned
 from tilewright.partition.form import Blocking
 from tilewright.records import dataclass
+from tilewright.targets.cpu.arrangements import Arrangement, Stacked
 from tilewright.targets.cpu.attention import lower_attention
 from tilewright.targets.cpu.fused.blocks import (
     BlockedWork,
@@ -39,7 +41,6 @@ from tilewright.targets.cpu.fused.blocks import (
     window_layout,
 )
 from tilewright.targets.cpu.fused.scratch import Scratch
-from tilewright.targets.cpu.fused.weights import Parts, stack, used_parts
 from tilewright.targets.cpu.kernel import Declined, Kernel, KernelArg, Layout, Layouts, OperandKey, Packed
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
@@ -502,3 +503,41 @@ def _repeated_cycles(kernels: Sequence[Kernel], count: int, cold_rate: float) ->
 
 def _key(arg: KernelArg) -> OperandKey:
     return arg.source.key if isinstance(arg, Packed) else arg.key
+
+
+_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """A constant as kernels want it, once for each of the parts that they are called with."""
+
+    packed: Packed
+    starts: Mapping[Region, int]  # bytes to each part
+
+
+def used_parts(work: BlockedWork, constants: Mapping[OperandKey, Sequence[int]]) -> list[Used]:
+    """For each variant the parts of constants, given with their shapes, that its blocks use where that is not
+    always all of them; in order of first use."""
+    used: list[dict[OperandKey, dict[Region, None]]] = [{} for _ in work.variants]
+    for variant, part in (block for strip in work.strips for block in strip):
+        for key, shape in constants.items():
+            window = part.windows.get(key)
+            if window is not None and window != full_region(shape):
+                used[variant].setdefault(key, {})[window] = None
+    return [{key: tuple(windows) for key, windows in of_variant.items()} for of_variant in used]
+
+
+Used = Mapping[OperandKey, tuple[Region, ...]]
+
+
+def stack(arg: KernelArg, whole: Operand, windows: Sequence[Region]) -> Parts:
+    """The arrangements that `arg` wants of these parts of a constant, one after another."""
+    inner: Arrangement | None
+    if isinstance(arg, Packed):
+        inner, size_bytes = arg.arrangement, arg.size_bytes
+    else:
+        inner, size_bytes = None, arg.num_elements * arg.dtype.size_bytes
+    stride = aligned(size_bytes, _ALIGNMENT_BYTES)
+    packed = Packed(whole, Stacked(inner, tuple(windows), stride), len(windows) * stride)
+    return Parts(packed, {window: number * stride for number, window in enumerate(windows)})
