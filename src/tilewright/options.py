@@ -188,24 +188,14 @@ class Options:
         "What to optimise for (throughput: many runs at a time; edp: energy times delay).",
         "--hint",
     )
-    accuracy: Accuracy = asked(
-        "default",
-        "How exactly to compute.",
-        "--accuracy",
-    )
+    accuracy: Accuracy = asked("default", "How exactly to compute.", "--accuracy")
     isa: str | None = asked(
         None,
         "Instruction set to generate code for, one that `tilewright targets cpu` lists; default: this "
         "machine's. An artifact can hold code for several: avx512,avx2,aarch64; of a GPU sm_80,sm_90.",
         "--isa",
     )
-    effort: int = asked(
-        2,
-        "How hard planners search: 0 to 3.",
-        "-O",
-        "--effort",
-        panel=PLANS,
-    )
+    effort: int = asked(2, "How hard planners search: 0 to 3.", "-O", "--effort", panel=PLANS)
     budget: Budget | None = asked(
         None,
         "Choose kernels by measuring them for this long: 30s, 500trials; default: by estimate, or "
@@ -287,12 +277,7 @@ class Options:
         family="passes",
         is_expert=True,
     )
-    seed: int = asked(
-        0,
-        "Seed of searches and of random inputs.",
-        "--seed",
-        panel=PLANS,
-    )
+    seed: int = asked(0, "Seed of searches and of random inputs.", "--seed", panel=PLANS)
     verify: bool = asked(
         False,
         "Also check plans that are only compared; the answer itself is always checked.",
@@ -330,18 +315,10 @@ class Options:
         key=False,
     )
     timeout_s: float | None = asked(
-        None,
-        "Stop compiling after this many seconds.",
-        "--timeout",
-        panel=_LIMITS,
-        key=False,
+        None, "Stop compiling after this many seconds.", "--timeout", panel=_LIMITS, key=False
     )
     cache_dir: Path | None = asked(
-        None,
-        "Folder of the kernel cache; default: the user's.",
-        "--cache",
-        panel=_LIMITS,
-        key=False,
+        None, "Folder of the kernel cache; default: the user's.", "--cache", panel=_LIMITS, key=False
     )
     no_cache: bool = asked(
         False,

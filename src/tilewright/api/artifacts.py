@@ -47,10 +47,7 @@ def open_artifact(
 
 
 def open_or_compile(
-    path: Path,
-    options: Options,
-    progress: Progress | None = None,
-    asked: Collection[str] | None = None,
+    path: Path, options: Options, progress: Progress | None = None, asked: Collection[str] | None = None
 ) -> CompiledModel:
     """The compiled model behind a file: an artifact is opened, a model compiled.
 

@@ -22,17 +22,7 @@ from tilewright.version import __version__
 if TYPE_CHECKING:
     from tilewright.hardware.instruction_sets import InstructionSet
 
-NEEDED = (
-    "numpy",
-    "ml_dtypes",
-    "onnx",
-    "llvmlite",
-    "cryptography",
-    "pydantic",
-    "PyYAML",
-    "typer",
-    "rich",
-)
+NEEDED = ("numpy", "ml_dtypes", "onnx", "llvmlite", "cryptography", "pydantic", "PyYAML", "typer", "rich")
 _OPTIONAL = tuple(package for extra in EXTRAS for package in extra.packages)
 
 
@@ -209,11 +199,7 @@ def _cores() -> list[Check]:
     load = load_average_1min()
     busy = load is not None and load > facts.num_affinity_cores * 0.7
     return [
-        Check(
-            "threads",
-            True,
-            f"{facts.num_threads} ({counted(allowed, 'core')} allowed{shared}, {quota})",
-        ),
+        Check("threads", True, f"{facts.num_threads} ({counted(allowed, 'core')} allowed{shared}, {quota})"),
         Check(
             "load",
             True,

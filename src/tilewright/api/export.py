@@ -60,13 +60,7 @@ def export_model(
         digest = model.sha256
         stem = Path(model.name).stem
     return export_object(
-        program,
-        record,
-        Path(folder),
-        name=name or stem,
-        model_sha256=digest,
-        force=force,
-        progress=progress,
+        program, record, Path(folder), name=name or stem, model_sha256=digest, force=force, progress=progress
     )
 
 

@@ -89,10 +89,7 @@ class Inspection(Result):
         model = self.model
         counts = tuple(model.operator_counts.items())
         title = counted(model.num_nodes, "operator")
-        return (
-            Table(("", ""), self._model_rows(model)),
-            Table(("operator", "nodes"), counts, title, (1,)),
-        )
+        return (Table(("", ""), self._model_rows(model)), Table(("operator", "nodes"), counts, title, (1,)))
 
     def _model_rows(self, model: ModelSummary) -> tuple[tuple[str, str], ...]:
         work = f"{format_count(model.flop)}FLOP, {format_count(model.macs)}MAC (multiply-accumulates)"

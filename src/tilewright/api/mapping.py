@@ -56,11 +56,7 @@ def map_operators(
 ) -> MapEvaluation: ...
 @overload
 def map_operators(
-    work: Work,
-    machine: Machine | str | Path = ...,
-    *,
-    progress: Progress | None = ...,
-    **settings: Any,
+    work: Work, machine: Machine | str | Path = ..., *, progress: Progress | None = ..., **settings: Any
 ) -> MapResult: ...
 @checked
 def map_operators(

@@ -10,15 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.api.batches import (
-    BatchedModel,
-    Batches,
-    Run,
-    batch_text,
-    latency_limit_s,
-    runs,
-    wanted_batch,
-)
+from tilewright.api.batches import BatchedModel, Batches, Run, batch_text, latency_limit_s, runs, wanted_batch
 from tilewright.api.models import Model
 from tilewright.api.simulation_request import DEFAULT_MACHINE, GRID, JOINT, SimulationRequest
 from tilewright.arguments import checked, require_fields
@@ -382,12 +374,7 @@ class Simulation:
         )
 
     def plan(
-        self,
-        graph: Graph,
-        options: Options | None = None,
-        name: str = "",
-        *,
-        is_interruptible: bool = False,
+        self, graph: Graph, options: Options | None = None, name: str = "", *, is_interruptible: bool = False
     ) -> SimulatedPlanning:
         """The plan that options ask for, under a name or that of its recipe; `is_interruptible`: an interrupt
         ends the search for a better one."""

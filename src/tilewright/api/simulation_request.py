@@ -80,10 +80,7 @@ class SimulationRequest(MachineRequest):
         is_expert=True,
     )
     split_sums: bool | None = asked(
-        None,
-        Options.help("split_sums"),
-        "--split-sums/--no-split-sums",
-        panel=PLANS,
+        None, Options.help("split_sums"), "--split-sums/--no-split-sums", panel=PLANS
     )
     partition: str | None = asked(
         None,
@@ -160,12 +157,7 @@ class SimulationRequest(MachineRequest):
         panel=FILES,
         metavar="FILE",
     )
-    compare: bool = asked(
-        False,
-        "Simulate the paper's baselines as well.",
-        "--compare",
-        panel=None,
-    )
+    compare: bool = asked(False, "Simulate the paper's baselines as well.", "--compare", panel=None)
     check: bool = asked(
         False,
         "Compute the values of the plan buffer by buffer, and compare them with the network's.",

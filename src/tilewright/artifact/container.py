@@ -76,12 +76,7 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "name": self.name,
-            "size_bytes": self.size_bytes,
-            "crc32": self.crc32,
-            "sha256": self.sha256,
-        }
+        return {"name": self.name, "size_bytes": self.size_bytes, "crc32": self.crc32, "sha256": self.sha256}
 
     def __post_init__(self) -> None:
         if not is_member_name(self.name):

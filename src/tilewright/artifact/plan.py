@@ -190,13 +190,7 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
     stages = tuple(Stage(tuple(_read_group(g, splits) for g in stage)) for stage in stored.schedule.stages)
     schedule = Schedule(partition, stages, qualities[1], stored.schedule.provenance, splits)
     return Program(
-        graph,
-        partition,
-        schedule,
-        options,
-        remarks=stored.remarks,
-        recipe=stored.recipe,
-        tuned=stored.tuned,
+        graph, partition, schedule, options, remarks=stored.remarks, recipe=stored.recipe, tuned=stored.tuned
     )
 
 

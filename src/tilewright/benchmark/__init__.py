@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from tilewright.benchmark.bounds import BoundSplit
 from tilewright.benchmark.machine_state import MachineState
-from tilewright.benchmark.session import (
-    BenchPlan,
-    Comparison,
-    Contestant,
-    Entrant,
-    compare_engines,
-)
+from tilewright.benchmark.session import BenchPlan, Comparison, Contestant, Entrant, compare_engines
 from tilewright.benchmark.statistics import Ratio, Timing, Verdict
 
 __all__ = [

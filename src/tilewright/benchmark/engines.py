@@ -111,11 +111,7 @@ _HINTS: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
 
 
 def _openvino(
-    path: str,
-    num_threads: int,
-    shapes: Mapping[str, tuple[int, ...]],
-    precision: str,
-    num_streams: int,
+    path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]], precision: str, num_streams: int
 ) -> Engine:
     import openvino
 

@@ -114,8 +114,7 @@ class Contestant:
     peak_bytes: int = 0
     timing: Timing | None = None
     max_error: float | None = field(
-        default=None,
-        metadata=about("Against float64, over the output's largest value.", nullable=True),
+        default=None, metadata=about("Against float64, over the output's largest value.", nullable=True)
     )
     error: str | None = None
     accuracy: str = field(

@@ -10,11 +10,7 @@ from tilewright.errors import UnsupportedOp, UsageError
 from tilewright.files import is_artifact
 
 
-def check(
-    model: Path = MODEL,
-    target: str = flag("target"),
-    shapes: str | None = SHAPES,
-) -> None:
+def check(model: Path = MODEL, target: str = flag("target"), shapes: str | None = SHAPES) -> None:
     """Say which operators a target runs, and how; exit code 3 if it does not run all of them.
 
     Example: `tilewright check model.onnx -t cpu`.

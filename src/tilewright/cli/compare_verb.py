@@ -42,14 +42,7 @@ def compare(
     require_asked_of_all(files, options, flags.asked - {"target"})
     with progress("comparing") as update:
         found = compare_models(
-            a,
-            b,
-            feed=inputs,
-            layers=layers,
-            rtol=rtol,
-            atol=atol,
-            options=options,
-            progress=update,
+            a, b, feed=inputs, layers=layers, rtol=rtol, atol=atol, options=options, progress=update
         )
     if show("compare", found, of=found) and found.changed_kernels:
         changed = found.changed_kernels

@@ -14,10 +14,7 @@ from tilewright.options import Options
 _LISTS = ("target", "partition", "schedule", "memory")
 
 
-def plan(
-    flags: CompileFlags,
-    model: Path = typer.Argument(metavar="MODEL", help="An ONNX file."),
-) -> None:
+def plan(flags: CompileFlags, model: Path = typer.Argument(metavar="MODEL", help="An ONNX file.")) -> None:
     """Show what plans of a model cost, beside lower bounds, on any target; nothing is compiled or run.
 
     `--target`, `--partition`, `--schedule` and `--memory` take several names separated by commas, or `all`;

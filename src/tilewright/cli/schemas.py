@@ -36,11 +36,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "host": ("tilewright.cli.facts:HostMachine",),
     "inspect": (_FACTS, "tilewright.api.inspection:Inspection"),
     "check": (_FACTS, "tilewright.api.support:CheckReport"),
-    "explain": (
-        _FACTS,
-        "tilewright.explain:Explanation",
-        "tilewright.report.compilation:ChosenAlgorithms",
-    ),
+    "explain": (_FACTS, "tilewright.explain:Explanation", "tilewright.report.compilation:ChosenAlgorithms"),
     "compile": (
         _FACTS,
         "tilewright.report.compilation:CompilationSummary",

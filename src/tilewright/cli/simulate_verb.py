@@ -30,10 +30,7 @@ def simulate(
         rich_help_panel=PLANS,
     ),
     trace: Path | None = typer.Option(
-        None,
-        "--trace",
-        help="Write a trace of every unit for Perfetto, as .json.",
-        rich_help_panel=FILES,
+        None, "--trace", help="Write a trace of every unit for Perfetto, as .json.", rich_help_panel=FILES
     ),
     page: Path | None = typer.Option(
         None,

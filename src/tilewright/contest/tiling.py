@@ -138,13 +138,7 @@ class _Choice(NamedTuple):
                 )
 
     def _best_of_grid(
-        self,
-        grid: Grid,
-        case: Case,
-        single: tuple[bool, bool, bool],
-        best: Tiling,
-        *,
-        is_exhaustive: bool,
+        self, grid: Grid, case: Case, single: tuple[bool, bool, bool], best: Tiling, *, is_exhaustive: bool
     ) -> Tiling:
         times, fits, least = estimates(self.problem, self.subgraph, self.resident, grid, case)
         exact = fits & case.is_simple

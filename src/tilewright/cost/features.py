@@ -23,14 +23,7 @@ from tilewright.hardware.host import HOST_NAME
 from tilewright.hardware.machine import Machine, Work
 from tilewright.hardware.probe import nominal_clock_hz
 from tilewright.ir.contraction import ContractionForm, contractions
-from tilewright.ir.derive import (
-    OperatorClass,
-    flops,
-    input_bytes,
-    macs,
-    nests_of,
-    operator_class,
-)
+from tilewright.ir.derive import OperatorClass, flops, input_bytes, macs, nests_of, operator_class
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call
 from tilewright.ir.graph import Node, Value

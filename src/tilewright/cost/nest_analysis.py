@@ -45,11 +45,7 @@ def evaluate(
         throttling = _throttling(level.level, machine, tensors, compute)
         levels.append(
             LevelCount(
-                level.level.name,
-                tensors,
-                ceil(compute / throttling),
-                throttling,
-                level.level.read_access_pj,
+                level.level.name, tensors, ceil(compute / throttling), throttling, level.level.read_access_pj
             )
         )
     mac_pj = machine.mac_pj
@@ -103,13 +99,7 @@ class _Nest:
         for level in reversed(machine.levels):
             loops = given.get(level.name)
             temporal, spatial = ((), ()) if loops is None else (loops.temporal, loops.spatial)
-            levels.append(
-                _Level(
-                    level,
-                    joined(temporal),
-                    tuple(x for x in spatial if x.factor > 1),
-                )
-            )
+            levels.append(_Level(level, joined(temporal), tuple(x for x in spatial if x.factor > 1)))
         tiles: list[dict[str, int]] = []
         tile = dict.fromkeys(problem.extents, 1)
         for laid in reversed(levels):

@@ -213,10 +213,7 @@ def _energies(machine: Machine, level: Level, count: TensorCount) -> tuple[float
 def _port_cycles(machine: Machine, level: Level, tensors: Mapping[str, TensorCount]) -> list[int]:
     """Cycles of a level's ports; none where the machine gives no rate."""
     word_bytes = level.word_bits / 8
-    moved = (
-        sum(t.reads for t in tensors.values()),
-        sum(t.updates + t.fills for t in tensors.values()),
-    )
+    moved = (sum(t.reads for t in tensors.values()), sum(t.updates + t.fills for t in tensors.values()))
     rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
     ways = [words * word_bytes / rate for words, rate in zip(moved, rates, strict=True) if rate is not None]
     return [_whole(sum(ways) if level.has_shared_port else max(ways))] if ways else []

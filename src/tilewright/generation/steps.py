@@ -158,10 +158,7 @@ class _State:
         is_fixed = self._signature.num_new is not None
         try:
             logits, *found = self._results(end, padded - num_new)
-        except (
-            ModelRejected,
-            UsageError,
-        ) as error:  # a table of positions may end before
+        except (ModelRejected, UsageError) as error:  # a table of positions may end before
             if padded == num_new or is_fixed:
                 raise
             _log.info("%d tokens are fed alone, not with places up to %d: %s", num_new, padded, error)

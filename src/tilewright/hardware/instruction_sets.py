@@ -82,12 +82,7 @@ INSTRUCTION_SETS = (
 )
 """By width; one that adds a unit to another's vectors behind that."""
 
-ALIASES = {
-    "aarch64": "neon",
-    "arm64": "neon",
-    "x86-64-v3": "avx2",
-    "x86-64-v4": "avx512",
-}
+ALIASES = {"aarch64": "neon", "arm64": "neon", "x86-64-v3": "avx2", "x86-64-v4": "avx512"}
 """What else people call the instruction sets."""
 
 COMPUTE_CAPABILITIES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")

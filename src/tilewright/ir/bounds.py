@@ -284,10 +284,7 @@ class _Write:
 
 class _Proof:
     def __init__(
-        self,
-        inputs: Sequence[Value | None],
-        outputs: Sequence[Value | None],
-        present: Collection[OperandKey],
+        self, inputs: Sequence[Value | None], outputs: Sequence[Value | None], present: Collection[OperandKey]
     ) -> None:
         self._values = {"input": inputs, "output": outputs}
         self._temporaries: dict[OperandKey, Operand] = {}

@@ -412,10 +412,7 @@ def substitute(
 
 
 def evaluate(
-    expr: Expr,
-    reads: Sequence[Any],
-    acc: Any = None,
-    iters: Mapping[str, Any] | None = None,
+    expr: Expr, reads: Sequence[Any], acc: Any = None, iters: Mapping[str, Any] | None = None
 ) -> Any:
     """Value of an expression on numpy arrays (broadcast together), in the expression's own types."""
 

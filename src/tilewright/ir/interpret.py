@@ -109,11 +109,7 @@ def run_checks(graph: Graph, feed: Mapping[str, Array]) -> None:
 
 
 def run_node(
-    node: Node,
-    arrays: Sequence[Array | None],
-    *,
-    dtype: DType | None = None,
-    captures: Sequence[Array] = (),
+    node: Node, arrays: Sequence[Array | None], *, dtype: DType | None = None, captures: Sequence[Array] = ()
 ) -> tuple[Array | None, ...]:
     """Outputs of one node on the given inputs, None where the node omits an output.
 

@@ -13,13 +13,7 @@ from tilewright.targets.cpu.lower.lowered import HostOperator
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, ModelBench, random_feed
 from tilewright.targets.cpu.tune.measuring import packed
-from tilewright.tuning.workers import (
-    Effort,
-    Failed,
-    LocalMeasuringPool,
-    MeasuringPool,
-    PackedCode,
-)
+from tilewright.tuning.workers import Effort, Failed, LocalMeasuringPool, MeasuringPool, PackedCode
 
 _EFFORT = Effort(min_rounds=5, max_rounds=200, seconds=1.5)
 _LIMIT_S = 60.0

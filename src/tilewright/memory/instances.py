@@ -233,12 +233,7 @@ class _Expander:
         self._add_step(InstanceStep(node.id, layer, (), (read,), (len(self.drafts) - 1,)))
 
     def _add_layer(
-        self,
-        node: InstanceNode,
-        number: int,
-        layer: Layer,
-        reads: tuple[Read, ...],
-        writes: tuple[int, ...],
+        self, node: InstanceNode, number: int, layer: Layer, reads: tuple[Read, ...], writes: tuple[int, ...]
     ) -> None:
         if len(writes) == 1 and self.in_place:
             values = [r.value for r in reads]

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from tilewright import families
-from tilewright.partition.base import (
-    EdgeDecision,
-    Partition,
-    Partitioner,
-    PartitionProblem,
-    Reason,
-    Subgraph,
-)
+from tilewright.partition.base import EdgeDecision, Partition, Partitioner, PartitionProblem, Reason, Subgraph
 from tilewright.partition.check import check_partition
 from tilewright.registry import Registry
 

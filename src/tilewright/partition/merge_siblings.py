@@ -13,14 +13,7 @@ from dataclasses import replace
 from tilewright.ir.extract import twin_of, without_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.merge import MergedOperators, mergeable
-from tilewright.partition.base import (
-    EdgeDecision,
-    Partition,
-    Reason,
-    Subgraph,
-    data_edges,
-    make_subgraph,
-)
+from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, data_edges, make_subgraph
 from tilewright.partition.fusion_records import FusionRecord
 from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE

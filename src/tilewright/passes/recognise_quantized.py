@@ -273,11 +273,7 @@ def _target(editor: Editor, node: Node) -> _Target | None:
     lowest = None if low is None or np.isnan(low) else quantized(low)
     highest = None if high is None or np.isnan(high) else quantized(high)
     return _Target(
-        user,
-        scale,
-        zero,
-        None if lowest == info.min else lowest,
-        None if highest == info.max else highest,
+        user, scale, zero, None if lowest == info.min else lowest, None if highest == info.max else highest
     )
 
 
@@ -318,12 +314,7 @@ def _quantised_as(
         return what
     output = anchor.output
     whole = editor.insert(
-        anchor,
-        op_type,
-        inputs,
-        (f"{node.name}_bytes", output.dtype, output.shape),
-        attributes,
-        since=10,
+        anchor, op_type, inputs, (f"{node.name}_bytes", output.dtype, output.shape), attributes, since=10
     )
     assert whole.producer is not None
     whole.producer.domain = domain

@@ -45,10 +45,7 @@ class Ranges:
             else:
                 low, high = np.percentile(array, (_SHARE_PERCENT, 100 - _SHARE_PERCENT)).tolist()
                 old = self._bounds.get(name, (0.0, 0.0))
-                self._bounds[name] = (
-                    (old[0] * num + low) / (num + 1),
-                    (old[1] * num + high) / (num + 1),
-                )
+                self._bounds[name] = ((old[0] * num + low) / (num + 1), (old[1] * num + high) / (num + 1))
 
     def bounds(self) -> Mapping[str, tuple[float, float]]:
         """By name; a value that no sample had is left out."""

@@ -87,12 +87,7 @@ def trace_events(
     for (start_ns, end_ns), label, detail in zip(run.steps, labels, details, strict=True):
         yield _lasting(STEPS_TRACK, label, start_ns, end_ns, detail)
     for chunk in run.chunks:
-        detail = {
-            "kernel": chunk.kernel_id,
-            "step": chunk.step,
-            "chunk": chunk.chunk,
-            "of": chunk.num_chunks,
-        }
+        detail = {"kernel": chunk.kernel_id, "step": chunk.step, "chunk": chunk.chunk, "of": chunk.num_chunks}
         track = STEPS_TRACK + 1 + chunk.thread
         yield _lasting(track, chunk.name, chunk.start_ns, chunk.end_ns, detail)
 

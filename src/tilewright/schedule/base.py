@@ -391,11 +391,7 @@ def _is_connected(partition: Partition, group: Group) -> bool:
 
 
 def without_merges(
-    problem: ScheduleProblem,
-    stages: Sequence[Stage],
-    splits: Sequence[Split],
-    *,
-    is_priced_only: bool = True,
+    problem: ScheduleProblem, stages: Sequence[Stage], splits: Sequence[Split], *, is_priced_only: bool = True
 ) -> tuple[Partition, tuple[Stage, ...], tuple[Split, ...]]:
     """The partition in which subgraphs of stages that merge are one, and the same stages and splits of it.
 

@@ -133,11 +133,7 @@ def bind(
 
 class _Binder:
     def __init__(
-        self,
-        graph: InstanceGraph,
-        num_cores: int,
-        launches: tuple[Launch, ...],
-        cores: CoreGroups | None,
+        self, graph: InstanceGraph, num_cores: int, launches: tuple[Launch, ...], cores: CoreGroups | None
     ) -> None:
         self.graph = graph
         self.num_cores, self.launches, self.cores = num_cores, launches, cores

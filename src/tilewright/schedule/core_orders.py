@@ -17,15 +17,7 @@ from tilewright.partition.base import Partition
 from tilewright.partition.split import Split, split_of
 from tilewright.planning import Budget, Provenance, option
 from tilewright.progress import checkpoint
-from tilewright.schedule.base import (
-    Group,
-    Instance,
-    Schedule,
-    ScheduleProblem,
-    Stage,
-    build_schedule,
-    whole,
-)
+from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Stage, build_schedule, whole
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph, outputs_of
 from tilewright.schedule.orders import Order, breadth_first, depth_first

@@ -12,14 +12,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from tilewright.planning import Meter
-from tilewright.schedule.orders import (
-    Demand,
-    Order,
-    OrderCost,
-    breadth_first,
-    depth_first,
-    min_delta,
-)
+from tilewright.schedule.orders import Demand, Order, OrderCost, breadth_first, depth_first, min_delta
 
 MAX_STATES = 50_000
 # Beyond these the search is not worth its time: a simple order costs microseconds, the search a second.

@@ -18,15 +18,7 @@ from tilewright.partition.layers import Layer, LayerRegions
 from tilewright.partition.rows import RowChain
 from tilewright.partition.split import Split
 from tilewright.planning import UNLIMITED, Budget, Provenance, option
-from tilewright.schedule.base import (
-    Group,
-    Instance,
-    Schedule,
-    ScheduleProblem,
-    Stage,
-    build_schedule,
-    whole,
-)
+from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Stage, build_schedule, whole
 from tilewright.schedule.exact_order import MAX_STATES, exact_order
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind, instance_graph
 from tilewright.schedule.orders import Demand, Order, breadth_first, depth_first, min_delta
@@ -99,10 +91,7 @@ def schedule_of(
 
 
 def _ordered(
-    name: str,
-    problem: ScheduleProblem,
-    find: Callable[[Demand], Order],
-    split: bool | None,
+    name: str, problem: ScheduleProblem, find: Callable[[Demand], Order], split: bool | None
 ) -> Schedule:
     graph = instance_graph(problem.partition, _splits(name, problem, split), problem.maps)
     order = find(demand_of(graph))

@@ -186,12 +186,7 @@ class _Builder:
             for value in outputs_of(subgraph):
                 self.made[value] = (split, makers)
         return InstanceGraph(
-            self.partition,
-            self.splits,
-            tuple(self.nodes),
-            tuple(self.edges),
-            self.maps,
-            tuple(self.waits),
+            self.partition, self.splits, tuple(self.nodes), tuple(self.edges), self.maps, tuple(self.waits)
         )
 
     def _chain(self, subgraph: Subgraph, split: Split, number: int) -> tuple[ChainInstance, ...]:

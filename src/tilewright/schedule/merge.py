@@ -13,15 +13,7 @@ from dataclasses import replace
 from tilewright.ir.graph import Graph
 from tilewright.partition.base import Partition
 from tilewright.partition.merge_siblings import merge_sets, merged_work
-from tilewright.schedule.base import (
-    Group,
-    Instance,
-    Schedule,
-    ScheduleProblem,
-    Stage,
-    merges,
-    without_merges,
-)
+from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Stage, merges, without_merges
 
 __all__ = ["apply_merges", "merge_remarks", "merge_sets", "merge_stage", "merged_work"]
 
@@ -55,8 +47,4 @@ def apply_merges(problem: ScheduleProblem, schedule: Schedule) -> tuple[Graph, P
     partition, stages, splits = without_merges(
         problem, schedule.stages, schedule.splits, is_priced_only=False
     )
-    return (
-        partition.graph,
-        partition,
-        replace(schedule, partition=partition, stages=stages, splits=splits),
-    )
+    return (partition.graph, partition, replace(schedule, partition=partition, stages=stages, splits=splits))

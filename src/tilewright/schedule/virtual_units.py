@@ -16,15 +16,7 @@ from typing import ClassVar
 from tilewright.errors import InfeasibleMapping
 from tilewright.planning import Budget, Meter, Provenance, option
 from tilewright.progress import checkpoint
-from tilewright.schedule.base import (
-    Group,
-    Instance,
-    Schedule,
-    ScheduleProblem,
-    Stage,
-    build_schedule,
-    single,
-)
+from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Stage, build_schedule, single
 from tilewright.schedule.lane_search import LaneSearch
 from tilewright.schedule.moldable import allocation, core_counts, packing
 from tilewright.schedule.sequential import Sequential

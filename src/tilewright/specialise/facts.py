@@ -44,13 +44,7 @@ class Specialisations(Result):
     def tables(self) -> tuple[Table, ...]:
         """A row for each set of shapes that is kept."""
         rows = tuple(
-            (
-                s.shapes_text,
-                str(s.num_kernels),
-                f"{s.seconds:.2f} s",
-                str(s.num_runs),
-            )
-            for s in self.kept
+            (s.shapes_text, str(s.num_kernels), f"{s.seconds:.2f} s", str(s.num_runs)) for s in self.kept
         )
         return (Table(("shapes", "kernels", "compiled in", "runs"), rows),)
 

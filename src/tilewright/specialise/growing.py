@@ -368,13 +368,7 @@ class GrowingCaches:
         return _Family(key, axes, LEAST_PAST, most, code, executable, arithmetic, padded, fed_inputs, outputs)
 
     def _paired(
-        self,
-        short: Graph,
-        larger: Graph,
-        axes: Mapping[str, int],
-        fed: set[str],
-        num_past: int,
-        growth: int,
+        self, short: Graph, larger: Graph, axes: Mapping[str, int], fed: set[str], num_past: int, growth: int
     ) -> dict[str, int] | None:
         """Caches of the graph for the most places, where one for fewer does the same with fewer."""
         smaller = optimise(short, self._options)[0]

@@ -27,10 +27,7 @@ def program_violations(program: Program, *, allows_slices: bool = False) -> tupl
         allows_slices=allows_slices,
         allows_lanes=allows_slices,
     )
-    found = [
-        *check_cut(program.graph, program.partition),
-        *check_stages(schedule_problem, program.schedule),
-    ]
+    found = [*check_cut(program.graph, program.partition), *check_stages(schedule_problem, program.schedule)]
     if program.memory is not None and program.memory_problem is not None:
         found += check_memory(program.memory_problem, program.memory)
     return tuple(found)

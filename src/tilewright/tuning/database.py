@@ -19,14 +19,7 @@ from tilewright.planning import Budget
 from tilewright.private_files import DATABASE
 from tilewright.records import dataclass
 from tilewright.results import about
-from tilewright.tuning.observation import (
-    Failure,
-    JsonObject,
-    Observation,
-    PlanContext,
-    is_candidate,
-    parsed,
-)
+from tilewright.tuning.observation import Failure, JsonObject, Observation, PlanContext, is_candidate, parsed
 from tilewright.tuning.schema import KEYS, removal
 from tilewright.tuning.store import Change, Row, Store
 

@@ -449,11 +449,7 @@ class Reformer(Generic[FormT]):
     # Time, and what people read.
 
     def _compared(
-        self,
-        reference: Mapping[str, FormT],
-        plans: Sequence[Mapping[str, FormT]],
-        *,
-        for_long: bool = False,
+        self, reference: Mapping[str, FormT], plans: Sequence[Mapping[str, FormT]], *, for_long: bool = False
     ) -> Sequence[Paired | Failure]:
         start_s = self.clock()
         results = self.bench.compare(reference, plans, for_long=for_long)

@@ -19,14 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from tilewright.private_files import (
-    NotPrivate,
-    PrivateFolder,
-    key_mark,
-    keyed_digest,
-    record_key,
-    warn_once,
-)
+from tilewright.private_files import NotPrivate, PrivateFolder, key_mark, keyed_digest, record_key, warn_once
 from tilewright.text.printable import printable
 from tilewright.tuning.schema import INDEXES, TABLES, VERSION
 

@@ -87,15 +87,7 @@ def _convolve(b: Builder, x: Tensor) -> Tensor:
     linear, gate = b.split(x, (features, features))
     x = b.mul(linear, b.unary("Sigmoid", gate, name="gate"), name="glu")
     x = replace(x, power=0.3 * linear.power)  # the mean square of a sigmoid of a standard normal value
-    x = b.conv(
-        x,
-        features,
-        _KERNEL,
-        padding=_KERNEL // 2,
-        groups=features,
-        bias=True,
-        name="depthwise_conv",
-    )
+    x = b.conv(x, features, _KERNEL, padding=_KERNEL // 2, groups=features, bias=True, name="depthwise_conv")
     x = silu(b, b.batch_norm(x, name="norm"))
     x = b.conv(x, features, 1, bias=True, name="pointwise_conv2")
     return b.transpose(x, (0, 2, 1))

@@ -29,14 +29,7 @@ def _layer(
 ) -> Tensor:
     with b.scope(name):
         y = conv_bn(
-            b,
-            x,
-            channels,
-            kernel,
-            stride=stride,
-            padding=kernel // 2,
-            scale=scale,
-            names=("conv", "bn"),
+            b, x, channels, kernel, stride=stride, padding=kernel // 2, scale=scale, names=("conv", "bn")
         )
         return activation(b, y)
 

@@ -212,9 +212,7 @@ class Walk:
             rows = []
             for stream in self.plan.streams:
                 window = self.plan.window(stream, digits)
-                rows.append(
-                    (*window.load, *window.fetch, *window.buffer_of, *window.drain, *window.write),
-                )
+                rows.append((*window.load, *window.fetch, *window.buffer_of, *window.drain, *window.write))
             self._windows[key] = np.array(rows, np.int64)
         return self._windows[key]
 

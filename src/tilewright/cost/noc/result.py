@@ -62,6 +62,6 @@ class NocResult:
     def busiest_link(self) -> tuple[int, int, float]:
         """Router, port and utilisation of the link with most flits; the first of equals."""
         flits, router, port = max(
-            ((n, -r, -p) for r, ports in enumerate(self.link_flits) for p, n in enumerate(ports)),
+            ((n, -r, -p) for r, ports in enumerate(self.link_flits) for p, n in enumerate(ports))
         )
         return -router, -port, flits / self.cycles

@@ -357,13 +357,7 @@ class Importer:
         for info in self._infos.pop(name, ()):
             info.type.tensor_type.ClearField("shape")
 
-    def _append(
-        self,
-        proto: NodeProto,
-        node: Node,
-        types: Sequence[ResultType],
-        scope: Scope,
-    ) -> None:
+    def _append(self, proto: NodeProto, node: Node, types: Sequence[ResultType], scope: Scope) -> None:
         for name, value, found in zip(proto.output, node.outputs, types, strict=True):
             if value is None:
                 continue

@@ -100,10 +100,9 @@ def _check_functions(model: ModelProto) -> int:
             active.pop()
         return sizes[key]
 
-    total = max(
-        (size(key) for key in functions),
-        default=0,
-    ) + expanded([n for n, _ in all_nodes(model.graph.node)])
+    total = max((size(key) for key in functions), default=0) + expanded(
+        [n for n, _ in all_nodes(model.graph.node)]
+    )
     if total > MAX_NODES:
         raise ModelRejected(
             f"local functions expand to {total} nodes, more than {MAX_NODES}; split the model."

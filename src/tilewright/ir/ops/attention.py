@@ -15,17 +15,7 @@ from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import (
-    Access,
-    Affine,
-    Description,
-    Dim,
-    Index,
-    Nest,
-    Opaque,
-    Operand,
-    affine,
-)
+from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Nest, Opaque, Operand, affine
 from tilewright.ir.ops.build import (
     copy_nest,
     data_index,

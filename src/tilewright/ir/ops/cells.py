@@ -86,9 +86,7 @@ ACTIVATIONS: dict[str, ActivationKind] = {
     "sigmoid": ActivationKind(lambda x, a, b: _sigmoid(x), lambda x, a, b: call("sigmoid", x)),
     "affine": ActivationKind(lambda x, a, b: a * x + b, lambda x, a, b: x * a + b, 1.0, 0.0),
     "leakyrelu": ActivationKind(
-        lambda x, a, b: np.where(x >= 0, x, a * x),
-        lambda x, a, b: select(call("ge", x, 0), x, x * a),
-        0.01,
+        lambda x, a, b: np.where(x >= 0, x, a * x), lambda x, a, b: select(call("ge", x, 0), x, x * a), 0.01
     ),
     "thresholdedrelu": ActivationKind(
         lambda x, a, b: np.where(x >= a, x, 0), lambda x, a, b: select(call("ge", x, a), x, 0), 1.0
@@ -332,12 +330,7 @@ def _require_cell(node: Node, blocks: int) -> None:
 
 
 def _product(
-    node: Node,
-    hidden: Operand,
-    target: Operand,
-    *,
-    first: int = 0,
-    gates: Operand | None = None,
+    node: Node, hidden: Operand, target: Operand, *, first: int = 0, gates: Operand | None = None
 ) -> Nest:
     """`target = hidden @ recurrence[first:].T`, plus `gates[:, first:]`."""
     batch, width = target.shape

@@ -106,9 +106,7 @@ _register("Max", _chain("max"), _chained(np.maximum))
 _register("Min", _chain("min"), _chained(np.minimum))
 _register("Sum", _chain("add"), _chained(np.add))
 _register(
-    "Mean",
-    lambda *args: _chain("add")(*args) / len(args),
-    lambda *args: _chained(np.add)(*args) / len(args),
+    "Mean", lambda *args: _chain("add")(*args) / len(args), lambda *args: _chained(np.add)(*args) / len(args)
 )
 _register("Where", select, np.where)
 _register("Relu", lambda x: call("max", x, 0), lambda x: np.maximum(x, 0))

@@ -14,17 +14,7 @@ from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Iter, call, cast, select
 from tilewright.ir.graph import Node, Shape
-from tilewright.ir.nest import (
-    Access,
-    Affine,
-    Description,
-    Dim,
-    Index,
-    Lookup,
-    Nest,
-    Opaque,
-    affine,
-)
+from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Opaque, affine
 from tilewright.ir.ops.build import (
     axis_of,
     copy_nest,

@@ -12,13 +12,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Description, Index, Nest, Operand, affine
-from tilewright.ir.ops.build import (
-    input_operand,
-    read,
-    require_scalar,
-    require_shape,
-    table,
-)
+from tilewright.ir.ops.build import input_operand, read, require_scalar, require_shape, table
 from tilewright.ir.ops.convolution import ConvLoops, conv_shapes, convolve
 from tilewright.ir.ops.matmul import MatMulLoops
 from tilewright.ir.ops.registry import operator

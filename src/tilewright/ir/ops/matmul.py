@@ -125,10 +125,7 @@ def gemm(node: Node) -> Description:
     m, n, k = Dim("m", rows), Dim("n", columns), Dim("k", depth, "reduce")
     a_index = ("k", "m") if trans_a else ("m", "k")
     b_index = ("n", "k") if trans_b else ("k", "n")
-    reads = [
-        Access(a, tuple(affine(d) for d in a_index)),
-        Access(b, tuple(affine(d) for d in b_index)),
-    ]
+    reads = [Access(a, tuple(affine(d) for d in a_index)), Access(b, tuple(affine(d) for d in b_index))]
     product = read(0, reads[0]) * read(1, reads[1])
     alpha, beta = node.float_attr("alpha", 1.0), node.float_attr("beta", 1.0)
     init: Expr | None = None

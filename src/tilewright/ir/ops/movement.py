@@ -439,9 +439,7 @@ def _center_crop_pad_reference(node: Node, inputs: Sequence[Array | None]) -> Se
 
 
 @operator(
-    "CenterCropPad",
-    reference=_center_crop_pad_reference,
-    sizing=Sizing(1, "shape", _cropped, _crop_sizes),
+    "CenterCropPad", reference=_center_crop_pad_reference, sizing=Sizing(1, "shape", _cropped, _crop_sizes)
 )
 def center_crop_pad(node: Node) -> Description:
     """Each axis cut or padded with zeros around its centre; the odd element is at the end."""

@@ -18,16 +18,7 @@ from tilewright.arrays import Array
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.build import choice_attr, require, require_rank, require_result, require_shape
-from tilewright.ir.ops.cells import (
-    ACTIVATIONS,
-    STEPS,
-    Cell,
-    State,
-    Step,
-    Weights,
-    advance,
-    numpy_activation,
-)
+from tilewright.ir.ops.cells import ACTIVATIONS, STEPS, Cell, State, Step, Weights, advance, numpy_activation
 from tilewright.ir.ops.registry import MICROSOFT_DOMAIN, operator
 
 QUANTIZED_LSTM = "DynamicQuantizeLSTM"

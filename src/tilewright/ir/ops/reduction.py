@@ -315,12 +315,7 @@ def _softmax_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
 
 
 def softmax_nests(
-    source: Access,
-    target: Access,
-    dims: Sequence[Dim],
-    first_local: int,
-    *,
-    may_be_empty: bool = False,
+    source: Access, target: Access, dims: Sequence[Dim], first_local: int, *, may_be_empty: bool = False
 ) -> tuple[Nest, ...]:
     """Softmax over the reduce dims: maximum, exponentials, their sum, quotients.
 

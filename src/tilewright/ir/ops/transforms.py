@@ -52,9 +52,7 @@ def _window_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Ar
 
 
 @operator(
-    *_COSINES,
-    reference=_window_reference,
-    host_work=lambda _, data: HostWork(elements=number_of(data, 0, 0)),
+    *_COSINES, reference=_window_reference, host_work=lambda _, data: HostWork(elements=number_of(data, 0, 0))
 )
 def window(node: Node) -> Description:
     """As many factors as the operand says."""

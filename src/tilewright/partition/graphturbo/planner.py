@@ -133,10 +133,7 @@ def nodes_of(member: Member) -> list[Node]:
 
 
 def with_splits(
-    partition: Partition,
-    members: Sequence[Member],
-    splitter: Splitter,
-    sizes: Mapping[str, int] | None,
+    partition: Partition, members: Sequence[Member], splitter: Splitter, sizes: Mapping[str, int] | None
 ) -> Partition:
     """A partition whose subgraphs are these members, split as they are."""
     home = {m.part.layers[0].nodes[0]: m for m in members}

@@ -12,12 +12,7 @@ from tilewright.ir.graph import Value
 from tilewright.partition.base import Partition, PartitionProblem, build_partition
 from tilewright.partition.footprint import SubgraphPart, joined, single
 from tilewright.partition.graphturbo.merge import Member
-from tilewright.partition.graphturbo.planner import (
-    GraphTurbo,
-    Reasons,
-    nodes_of,
-    with_splits,
-)
+from tilewright.partition.graphturbo.planner import GraphTurbo, Reasons, nodes_of, with_splits
 from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Provenance
 

@@ -43,8 +43,7 @@ class Pcgc:
         "How fused operators are cut again: as Algorithm 2 (greedy), exactly where that can be, or not.",
     )
     limit: str | None = option(
-        None,
-        "Most time (--hint energy) or energy (latency) of a plan: 5ms, 20mJ, or 5% above the least.",
+        None, "Most time (--hint energy) or energy (latency) of a plan: 5ms, 20mJ, or 5% above the least."
     )
     rules: str | None = option(None, "A YAML file of rules that differ from the package's.")
     cost: str | None = option(None, "The file of a learned cost model, by which parts are priced.")

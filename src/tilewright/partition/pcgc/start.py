@@ -13,12 +13,7 @@ from tilewright.partition.pcgc.recut import Cutting, Exact, greedy, whole
 
 Recut = Literal["exact", "greedy", "none"]
 StartName = Literal[
-    "static-fusion",
-    "rules-alone",
-    "layerwise",
-    "layerwise-fused-on",
-    "graphturbo",
-    "graphturbo-fused-on",
+    "static-fusion", "rules-alone", "layerwise", "layerwise-fused-on", "graphturbo", "graphturbo-fused-on"
 ]
 """A starting partition: what the rules fuse within the chip's capacity or without regard to it; a default
 partition as it is, or with what the rules fuse beyond it."""

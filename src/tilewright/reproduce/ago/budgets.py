@@ -22,12 +22,7 @@ from tilewright.steps import TuningSettings
 from tilewright.tuning.database import TuningDatabase
 from tilewright.zoo.builder import Builder
 
-STRUCTURES = (
-    ("Conv",),
-    ("Conv", "Add"),
-    ("Conv", "Add", "Relu"),
-    ("Conv", "Add", "Relu", "Conv"),
-)
+STRUCTURES = (("Conv",), ("Conv", "Add"), ("Conv", "Add", "Relu"), ("Conv", "Add", "Relu", "Conv"))
 """Operators in a row. Which ones the paper's figure has, its text does not say beyond the second."""
 SHAPES = ((32, 64, 14), (64, 96, 14), (32, 64, 28), (64, 96, 28), (64, 128, 56))
 """Channels of the input and of the result, side of the image: those of the paper."""

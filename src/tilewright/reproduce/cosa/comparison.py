@@ -88,8 +88,7 @@ def figure_7(bench: Bench) -> Exhibit:
     )
     ratio = mean([energies("Hybrid")[n] / e for n, e in energies("CoSA").items()])
     return replace(
-        exhibit,
-        figures=(*exhibit.figures, Figure("energy of Hybrid / CoSA, geometric mean", ratio, 1.22)),
+        exhibit, figures=(*exhibit.figures, Figure("energy of Hybrid / CoSA, geometric mean", ratio, 1.22))
     )
 
 
@@ -128,10 +127,7 @@ def figure_9(bench: Bench) -> Exhibit:
         "them, but does not give the new ones.",
         tuple(figures),
         bar_chart(
-            "Random / mapper",
-            "times",
-            list(papers),
-            [Bars(m, tuple(values)) for m, values in means.items()],
+            "Random / mapper", "times", list(papers), [Bars(m, tuple(values)) for m, values in means.items()]
         ),
         basis=Basis.SIMULATED,
     )
@@ -175,10 +171,7 @@ def _speedups(
     bars = [
         Bars(
             m,
-            (
-                *(mean([found[n] for n in names]) for names in by_network.values()),
-                mean(list(found.values())),
-            ),
+            (*(mean([found[n] for n in names]) for names in by_network.values()), mean(list(found.values()))),
         )
         for m, found in ratios.items()
     ]

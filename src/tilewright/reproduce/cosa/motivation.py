@@ -49,8 +49,7 @@ def figure_1(bench: Bench) -> Exhibit:
 def figure_3(bench: Bench) -> Exhibit:
     """Orders of the global buffer's loops, on the network."""
     task = MappingProblem(
-        convolution({"R": 3, "S": 3, "P": 8, "Q": 8, "C": 32, "K": 1024}, name="3_8_32_1024_1"),
-        bench.machine,
+        convolution({"R": 3, "S": 3, "P": 8, "Q": 8, "C": 32, "K": 1024}, name="3_8_32_1024_1"), bench.machine
     )
     bounds = {"C": 4, "K": 16, "P": 4}
     orders = ["".join(order) for order in permutations("CKP")]

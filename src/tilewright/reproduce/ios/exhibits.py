@@ -138,12 +138,7 @@ def figure_6(measured: Measurements, device: str) -> Exhibit:
             for schedule in SCHEDULES[1:]
         ),
         bar_chart("", "normalised throughput", [name for name, _ in outcomes], normalised),
-        (
-            "network",
-            *(f"{name}, ms (gain)" for name in SCHEDULES),
-            "stage costs asked",
-            "of r and s",
-        ),
+        ("network", *(f"{name}, ms (gain)" for name in SCHEDULES), "stage costs asked", "of r and s"),
         tuple(_schedules_row(name, o) for name, o in outcomes),
         basis=Basis.SIMULATED,
     )

@@ -43,17 +43,7 @@ class PublishedNetwork:
 NETWORKS = (
     PublishedNetwork("SqueezeNet", "ios_squeezenet", 10, 50, "Conv-Relu", "fire2_proj", 3, 2.2e2, 51, 1.3e2),
     PublishedNetwork(
-        "Inception V3",
-        "ios_inception_v3",
-        11,
-        119,
-        "Conv-Relu",
-        "E1",
-        6,
-        2.6e4,
-        4.9e3,
-        3.8e6,
-        1.59,
+        "Inception V3", "ios_inception_v3", 11, 119, "Conv-Relu", "E1", 6, 2.6e4, 4.9e3, 3.8e6, 1.59
     ),
     PublishedNetwork(
         "RandWire", "ios_randwire", 3, 120, "Relu-SepConv", "ws32_c616", 8, 3.7e9, 1.2e6, 9.2e22

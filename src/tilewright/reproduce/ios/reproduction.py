@@ -31,15 +31,7 @@ from tilewright.reproduce.ios.paper import (
     PRUNINGS,
     PublishedNetwork,
 )
-from tilewright.reproduce.ios.runs import (
-    BOTH,
-    SEQUENTIAL,
-    IosJob,
-    IosOutcome,
-    Transfer,
-    outcome,
-    transferred,
-)
+from tilewright.reproduce.ios.runs import BOTH, SEQUENTIAL, IosJob, IosOutcome, Transfer, outcome, transferred
 from tilewright.reproduce.ios.trends import convolutions
 from tilewright.reproduce.ios.tuned import tuned
 from tilewright.reproduce.on_device import planned_on

@@ -22,11 +22,7 @@ from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import Backend
 
-MACHINES: Mapping[str, str] = {
-    "jetson-nano": "jetson-nano",
-    "a310": "a310",
-    "zcu102": "zcu102{dtype=int8}",
-}
+MACHINES: Mapping[str, str] = {"jetson-nano": "jetson-nano", "a310": "a310", "zcu102": "zcu102{dtype=int8}"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,10 +132,7 @@ def _powers(board: Board, found: Found, number: int) -> Exhibit:
         f"Table {number}",
         f"mean power, images of 1024x1024, {board.name}, W",
         f"{_SAID}Power is energy over time. {_claim(board)} {_WHY_NOT[board.name]}",
-        (
-            *_figures(board, found, "W", lambda row: row.powers_w, _power_w),
-            *_gains(board, found),
-        ),
+        (*_figures(board, found, "W", lambda row: row.powers_w, _power_w), *_gains(board, found)),
         heads=("network", "of", *_columns(board)),
         rows=tuple(rows),
         basis=Basis.SIMULATED,

@@ -35,11 +35,7 @@ class StageChoice:
 
 
 def signature(
-    choice: StageChoice,
-    operators: Sequence[Hashable],
-    predecessors: Sequence[int],
-    *,
-    in_order: bool = False,
+    choice: StageChoice, operators: Sequence[Hashable], predecessors: Sequence[int], *, in_order: bool = False
 ) -> tuple[Hashable, ...]:
     """What the cost of a stage depends on: its groups in any order, their operators and how these connect.
 

@@ -88,11 +88,7 @@ class Repeats:
         return self._remembered(self._runs, (facts, next_local), make)
 
     def blocks(
-        self,
-        group: NestGroup,
-        form: KernelForm,
-        layouts: Layouts,
-        make: Callable[[], Kernel | Declined],
+        self, group: NestGroup, form: KernelForm, layouts: Layouts, make: Callable[[], Kernel | Declined]
     ) -> Kernel | Declined:
         """What `make` gives for a group that is computed block by block."""
         facts = tuple(nest_facts(nest, layouts) for nest in group.nests)

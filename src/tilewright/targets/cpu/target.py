@@ -13,13 +13,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from tilewright.cost.energy import EnergyTable
-from tilewright.errors import (
-    BudgetExceeded,
-    InputError,
-    ModelRejected,
-    UnsupportedOp,
-    UsageError,
-)
+from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.instruction_sets import HOST
 from tilewright.hardware.machine import Machine
@@ -296,11 +290,7 @@ class CpuTarget:
             require_supported(self, node)
         if lowering is None:
             lowering = lower_partition(
-                program.partition,
-                isa,
-                progress,
-                accuracy=options.accuracy,
-                has_rows=has_rows,
+                program.partition, isa, progress, accuracy=options.accuracy, has_rows=has_rows
             )
         lowered = arrange(lowering, program.schedule, self.barriers)
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)

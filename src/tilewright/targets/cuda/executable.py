@@ -331,11 +331,7 @@ class CudaExecutable:
         return CodeAtAddresses(self._run_at, self._device.facts.place, VIEW_BYTES)
 
     def _run_at(
-        self,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        stream: int | None = None,
-        owners: object = None,
+        self, inputs: Sequence[int], outputs: Sequence[int], stream: int | None = None, owners: object = None
     ) -> None:
         """Run on memory of the caller, behind what a stream holds; `owners` keep it while it may be used."""
         graph, device = self._placed.graph, self._device

@@ -154,9 +154,7 @@ def _with_past(d: Definition, tokens: _Tokens, new: str, past: str, shared: int,
     places = d.constant(np.arange(total, dtype=np.int64)[None])
     number = d("Sub", places, tokens.before)  # of each place among the new tokens
     is_new = d(
-        "And",
-        d("GreaterOrEqual", number, d.whole_numbers([0])),
-        d("Less", number, d.whole_numbers([length])),
+        "And", d("GreaterOrEqual", number, d.whole_numbers([0])), d("Less", number, d.whole_numbers([length]))
     )
     column = d.whole_numbers([batch, 1, total, 1])
     if length > 1:

@@ -8,13 +8,7 @@ import numpy as np
 
 from tilewright.arrays import Array
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
-from tilewright.frontend.onnx.ml.parts import (
-    float_rows,
-    post_transform,
-    probit,
-    side_by_side,
-    transformed,
-)
+from tilewright.frontend.onnx.ml.parts import float_rows, post_transform, probit, side_by_side, transformed
 from tilewright.ir.dtype import DType
 
 

@@ -16,13 +16,7 @@ from tilewright.targets.cpu.product.amx import TILE_ROWS
 from tilewright.targets.cpu.product.matrix.choose import SCRATCH_SHARE
 from tilewright.targets.cpu.product.matrix.cycles import VECTOR_CYCLES, step_cycles
 from tilewright.targets.cpu.product.matrix.plan import FLOAT32_PRODUCTS, MAX_TILE_CHAIN
-from tilewright.targets.cpu.product.matrix.tiles import (
-    SPLIT_CYCLES,
-    TERMS,
-    TILE_COLUMNS,
-    TILE_DEPTH,
-    Block,
-)
+from tilewright.targets.cpu.product.matrix.tiles import SPLIT_CYCLES, TERMS, TILE_COLUMNS, TILE_DEPTH, Block
 from tilewright.targets.cpu.product.plan import Dot
 from tilewright.targets.cpu.product.tiling import (
     MAX_TILE_SIZE,

@@ -69,12 +69,7 @@ class Heads:
     """
 
     def __init__(
-        self,
-        e: Emitter,
-        plan: AttentionPlan,
-        pointers: Mapping[str, Val],
-        scratch: Val,
-        num_rows: Val | None,
+        self, e: Emitter, plan: AttentionPlan, pointers: Mapping[str, Val], scratch: Val, num_rows: Val | None
     ) -> None:
         self.e, self.plan, self.num_rows = e, plan, num_rows
         self.operands, self.pointers = plan.operands, pointers

@@ -105,11 +105,7 @@ class Packer:
             at = e.gep(first, e.mul(start, ELEMENT_BYTES))
             rows = [
                 load_lanes(
-                    e,
-                    DType.FLOAT32,
-                    e.gep(at, number * step * ELEMENT_BYTES),
-                    lanes,
-                    active=num_depths,
+                    e, DType.FLOAT32, e.gep(at, number * step * ELEMENT_BYTES), lanes, active=num_depths
                 )
                 for number in range(num_keys)
             ]

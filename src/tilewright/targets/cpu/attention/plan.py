@@ -375,14 +375,7 @@ def parse_attention(text: str) -> AttentionPlan:
     if shift is None or divisor is None:
         raise reader.error("a softmax has a line that begins with shift, and one with divide by")
     plan = AttentionPlan(
-        scores,
-        sums,
-        shift,
-        divisor,
-        parts("keys"),
-        parts("values"),
-        int(num_parts),
-        "store" in reader.lines,
+        scores, sums, shift, divisor, parts("keys"), parts("values"), int(num_parts), "store" in reader.lines
     )
     reader.check(plan)
     if (len(scores.summed), len(sums.summed)) != (1, 1):

@@ -16,12 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.attention.decode import DecodeAttention, Piece
 from tilewright.targets.cpu.attention.finish import result_of, scale_of, shift_of
-from tilewright.targets.cpu.attention.generate import (
-    TEMPLATE,
-    generate_attention,
-    head_indices,
-    larger,
-)
+from tilewright.targets.cpu.attention.generate import TEMPLATE, generate_attention, head_indices, larger
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel

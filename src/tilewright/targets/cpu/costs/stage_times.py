@@ -81,10 +81,7 @@ class _Progress:
 
 
 def stage_ns(
-    groups: Sequence[Sequence[Launched]],
-    limits: Sequence[int | None],
-    num_threads: int,
-    near_ns: float = 0.0,
+    groups: Sequence[Sequence[Launched]], limits: Sequence[int | None], num_threads: int, near_ns: float = 0.0
 ) -> float:
     """Time from the beginning to the end of the last chunk, on so many threads.
 

@@ -191,10 +191,7 @@ def _chosen(choices: Mapping[OperandKey, Choice | None], nests: Sequence[Nest]) 
 
 
 def _layout(
-    group: NestGroup,
-    operand: Operand,
-    layouts: Layouts,
-    windows: Mapping[OperandKey, Region],
+    group: NestGroup, operand: Operand, layouts: Layouts, windows: Mapping[OperandKey, Region]
 ) -> Layout:
     """Of an operand's window: in the model's tensor, or dense in the scratch area."""
     full = layouts.get(operand.key, Layout.row_major(len(operand.shape)))

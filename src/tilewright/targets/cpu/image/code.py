@@ -24,21 +24,10 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower.arrange import numbered
 from tilewright.targets.cpu.lower.lowered import HostOperator, KernelLaunch, LoweredModel, NumRows
-from tilewright.targets.cpu.lower.storage import (
-    Placement,
-    Weights,
-    arena_bytes,
-)
+from tilewright.targets.cpu.lower.storage import Placement, Weights, arena_bytes
 from tilewright.targets.cpu.runtime.executable import CpuExecutable, HostStep
 from tilewright.targets.cpu.runtime.executor import CheckedIndex
-from tilewright.targets.cpu.runtime.main_code import (
-    ArgRef,
-    HostCall,
-    Launch,
-    LaunchGroup,
-    MainStep,
-    Stage,
-)
+from tilewright.targets.cpu.runtime.main_code import ArgRef, HostCall, Launch, LaunchGroup, MainStep, Stage
 
 _MACS_PER_CYCLE, _BYTES_PER_CYCLE = 16, 8
 

@@ -21,12 +21,7 @@ from tilewright.targets.cpu.image.image import CpuImage
 from tilewright.targets.cpu.image.origin import CONSTANTS, OPERATORS_OWN, MadeFor
 from tilewright.targets.cpu.runtime.executable import HostStep, Piece, TensorSpec
 from tilewright.targets.cpu.runtime.executor import CheckedIndex
-from tilewright.targets.cpu.runtime.main_code import (
-    FIRST_CALLER_BASE,
-    ArgRef,
-    HostCall,
-    MainCode,
-)
+from tilewright.targets.cpu.runtime.main_code import FIRST_CALLER_BASE, ArgRef, HostCall, MainCode
 from tilewright.targets.llvm.layout import REPORT_BYTES
 from tilewright.targets.stored import StoredCode, StoredParts
 

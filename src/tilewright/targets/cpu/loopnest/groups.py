@@ -32,11 +32,7 @@ _BLOCK_VECTORS = 4
 
 
 def fused_region(
-    nests: Sequence[Nest],
-    others: Sequence[Nest],
-    layouts: Layouts,
-    isa: Isa,
-    chosen: Chosen = NOTHING_CHOSEN,
+    nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa, chosen: Chosen = NOTHING_CHOSEN
 ) -> Region | None:
     """One region for nests that share loops, or None where separate kernels are better.
 

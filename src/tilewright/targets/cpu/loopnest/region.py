@@ -14,13 +14,7 @@ from tilewright.ir.nest import Dim, Nest, Operand, RowsOf
 from tilewright.records import dataclass
 from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    REPORTS,
-    IndexCheck,
-    Kernel,
-    OperandKey,
-    reports_operand,
-)
+from tilewright.targets.cpu.kernel import REPORTS, IndexCheck, Kernel, OperandKey, reports_operand
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, LoopNestPlan, plan_nest, slides
 from tilewright.targets.cpu.loopnest.tiles import NestEmitter
@@ -401,11 +395,7 @@ def _items(
             return
         block, blocks = region.block, dict(region.shared)[region.block]
         is_last = e.compare("eq", values[block], blocks - 1)
-        e.if_(
-            is_last,
-            lambda: nests(last, {**values, block: blocks - 1}),
-            lambda: nests(whole, values),
-        )
+        e.if_(is_last, lambda: nests(last, {**values, block: blocks - 1}), lambda: nests(whole, values))
 
     if num_chunks == 1:
         e.loop(0, total, 1, item)

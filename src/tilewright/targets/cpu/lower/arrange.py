@@ -62,9 +62,7 @@ class _Track:
 
 
 def _steps_of(
-    stage: Stage,
-    lowered: LoweredPartition,
-    arranged: Callable[[Sequence[_Track]], Iterator[LoweredStep]],
+    stage: Stage, lowered: LoweredPartition, arranged: Callable[[Sequence[_Track]], Iterator[LoweredStep]]
 ) -> Iterator[LoweredStep]:
     tracks = [
         _Track(tuple(x for i in group.instances for x in lowered.work[i.subgraph_id]), group.num_cores)

@@ -25,15 +25,7 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.attention import lower_attention
 from tilewright.targets.cpu.fused import lower_fused
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    REPORTS,
-    ROWS,
-    Declined,
-    Kernel,
-    KernelArg,
-    Layout,
-    OperandKey,
-)
+from tilewright.targets.cpu.kernel import REPORTS, ROWS, Declined, Kernel, KernelArg, Layout, OperandKey
 from tilewright.targets.cpu.loopnest import chooser_of, lower_nests
 from tilewright.targets.cpu.lower.layouts import LAYOUT, ROW_MAJOR, Tensor, assign_layouts
 from tilewright.targets.cpu.lower.lowered import (

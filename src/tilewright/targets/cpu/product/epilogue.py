@@ -52,11 +52,7 @@ def elementwise(
     loaded: Loaded = dict(known or {})
 
     def read(number: int, row: int, vector: int) -> Val:
-        key = (
-            number,
-            row if plan.row.extras[number] else 0,
-            vector if plan.vector.extras[number] else 0,
-        )
+        key = (number, row if plan.row.extras[number] else 0, vector if plan.vector.extras[number] else 0)
         if key not in loaded:
             loaded[key] = load_operand(frame, *key, at, panel)
         return loaded[key]

@@ -13,17 +13,8 @@ from dataclasses import dataclass
 from tilewright.fields import Signed
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Access, Operand
-from tilewright.targets.cpu.arrangements import (
-    COMPACT_BEHIND_BYTES,
-    STEPS_PER_WORD,
-    PanelOrder,
-    window,
-)
-from tilewright.targets.cpu.integer_arrangements import (
-    ColumnSums,
-    IntegerWords,
-    SignedBytes,
-)
+from tilewright.targets.cpu.arrangements import COMPACT_BEHIND_BYTES, STEPS_PER_WORD, PanelOrder, window
+from tilewright.targets.cpu.integer_arrangements import ColumnSums, IntegerWords, SignedBytes
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, KernelArg, OperandKey, Packed
 from tilewright.targets.cpu.kernel_function import kernel_function

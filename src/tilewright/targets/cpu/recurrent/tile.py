@@ -15,13 +15,7 @@ from tilewright.targets.cpu.product.lanes import load_compact
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem, before_of
 from tilewright.targets.cpu.recurrent.tiling import Tiling
 from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.exprgen import (
-    combine_values,
-    convert,
-    emit_expr,
-    from_storage,
-    storage_type,
-)
+from tilewright.targets.llvm.exprgen import combine_values, convert, emit_expr, from_storage, storage_type
 from tilewright.targets.llvm.values import I32, Bool, Int, Val, vec
 
 Made = dict[tuple[OperandKey, int], Val]

@@ -307,11 +307,7 @@ class _LoopRun:
         return [k for k in range(self._loop.num_states) if k not in self._loop._kept]
 
     def begin(
-        self,
-        states: Sequence[int],
-        captures: Sequence[int],
-        scanned: Sequence[Row],
-        places: Places | None,
+        self, states: Sequence[int], captures: Sequence[int], scanned: Sequence[Row], places: Places | None
     ) -> None:
         """Before the first step."""
         loop = self._loop
@@ -452,10 +448,7 @@ def _of_inputs(model: BodyModel, shapes: Mapping[str, Shape]) -> dict[str, Shape
 
 
 def control_flow_code(
-    node: Node,
-    inputs: Sequence[Shape | None],
-    captures: Sequence[Shape],
-    compile_body: Compile,
+    node: Node, inputs: Sequence[Shape | None], captures: Sequence[Shape], compile_body: Compile
 ) -> IfCode | LoopCode | None:
     """The code of a control-flow node for operands of these shapes; None where data decide shapes in the
     body of a loop, or a state does not keep its shape.

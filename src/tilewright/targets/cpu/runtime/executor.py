@@ -80,12 +80,7 @@ class RunContext:
     """
 
     def __init__(
-        self,
-        main: MainCode,
-        arena_bytes: int,
-        scratch_bytes: int,
-        num_checks: int = 0,
-        pool_number: int = 0,
+        self, main: MainCode, arena_bytes: int, scratch_bytes: int, num_checks: int = 0, pool_number: int = 0
     ) -> None:
         self.pool_number = pool_number
         self.arena = AlignedBuffer(arena_bytes + REPORT_BYTES * num_checks, "the arena of a run")
@@ -450,10 +445,7 @@ class Executor:
         num_used = self.main.num_bases - 1
         context.bases[1 : 1 + num_used] = [*key[:num_used]]
         self._runtime.fill_args(
-            self._table_address,
-            len(self.main.arg_table),
-            context.bases_address,
-            context.args.address,
+            self._table_address, len(self.main.arg_table), context.bases_address, context.args.address
         )
         context.resolved_for = key
 

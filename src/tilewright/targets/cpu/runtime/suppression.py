@@ -303,10 +303,7 @@ class _Pass:
             row = e.load(vec("float", _SCANNED), e.gep(scores, box, "float"))
             is_any = e.or_(e.any_lane(e.fcmp("ogt", row, least)), self._takes_all)
             return e.if_(
-                is_any,
-                lambda: scan(box, e.add(box, _SCANNED), carried[0]),
-                lambda: [carried[0]],
-                [I64],
+                is_any, lambda: scan(box, e.add(box, _SCANNED), carried[0]), lambda: [carried[0]], [I64]
             )
 
         (count,) = e.loop(0, whole, _SCANNED, look_at_many, [(I64, 0)])

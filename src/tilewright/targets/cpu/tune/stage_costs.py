@@ -39,14 +39,7 @@ from tilewright.tuning.observation import (
     candidate_key,
 )
 from tilewright.tuning.samples import is_faster, typical
-from tilewright.tuning.workers import (
-    Effort,
-    Failed,
-    Measured,
-    MeasuringPool,
-    PackedCode,
-    Samples,
-)
+from tilewright.tuning.workers import Effort, Failed, Measured, MeasuringPool, PackedCode, Samples
 
 # Without a limit, and with the most time.
 _STAGES, _LONG_STAGES = Effort(5, 16, seconds=1.0), Effort(5, 60, seconds=5.0)

@@ -44,13 +44,7 @@ from tilewright.tuning.form_plan import (
     SiteReport,
     TunedForms,
 )
-from tilewright.tuning.observation import (
-    Failure,
-    FailureReason,
-    Observation,
-    PlanContext,
-    Provenance,
-)
+from tilewright.tuning.observation import Failure, FailureReason, Observation, PlanContext, Provenance
 from tilewright.tuning.ray_fleet import RayFleet
 from tilewright.tuning.reformer import Reformer
 from tilewright.tuning.runners import NoRunner, RunnerFleet, shown_command

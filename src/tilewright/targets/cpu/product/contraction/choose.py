@@ -32,12 +32,7 @@ from tilewright.targets.cpu.product.tiling import (
     spread_tile,
     tile_cycles,
 )
-from tilewright.targets.cpu.template import (
-    Context,
-    operand_bytes,
-    overlapped,
-    transfer_cycles,
-)
+from tilewright.targets.cpu.template import Context, operand_bytes, overlapped, transfer_cycles
 from tilewright.tuning import Choice
 
 TEMPLATE = "contraction"

@@ -13,18 +13,9 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    BLOCK_STEPS,
-    MAX_CHAIN_STEPS,
-    Declined,
-    Kernel,
-    Layout,
-)
+from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS, Declined, Kernel, Layout
 from tilewright.targets.cpu.product.contraction.blocks import StepBlocks, step_blocks
-from tilewright.targets.cpu.product.contraction.choose import (
-    ELEMENT,
-    TEMPLATE,
-)
+from tilewright.targets.cpu.product.contraction.choose import ELEMENT, TEMPLATE
 from tilewright.targets.cpu.product.contraction.edges import tap_runs, touches_edge
 from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.product.contraction.pack import FactorB, factor_of, run_time_packing, widened
@@ -320,13 +311,7 @@ class _Tiles(TileWalk):
         return value if divisor == 1 else e.sdiv(e.add(value, divisor - 1), divisor)
 
     def _row_taps(
-        self,
-        num_rows: int,
-        a: Int,
-        b: Int,
-        panel: Panel,
-        edge_row: int | None,
-        accumulators: list[Val],
+        self, num_rows: int, a: Int, b: Int, panel: Panel, edge_row: int | None, accumulators: list[Val]
     ) -> list[Val]:
         """The tap along the row: merged with the inner loops, or straight code with the rows it reaches."""
         e, window = self.emitter, self.row_window

@@ -111,13 +111,7 @@ def _factors(nest: Nest) -> tuple[int, int] | Declined:
 
 
 def _classify(
-    nest: Nest,
-    dtype: DType,
-    a_read: int,
-    b_read: int,
-    vector: str,
-    strides: Sequence[Walk],
-    write: Walk,
+    nest: Nest, dtype: DType, a_read: int, b_read: int, vector: str, strides: Sequence[Walk], write: Walk
 ) -> Contraction | Declined:
     a, b = nest.reads[a_read], nest.reads[b_read]
     extra_reads = tuple(sorted(reads_of(nest.init, nest.finish)))

@@ -264,13 +264,7 @@ class Sums:
         return 1
 
     def _multiply(
-        self,
-        rows: Sequence[int],
-        a: Int,
-        b: Int,
-        panel: Panel,
-        accumulators: Sequence[Val],
-        pairs: RowPairs,
+        self, rows: Sequence[int], a: Int, b: Int, panel: Panel, accumulators: Sequence[Val], pairs: RowPairs
     ) -> list[Val]:
         """One step: the panel's vectors of B, and for each row one scalar of A times them."""
         e, plan = self.frame.emitter, self.frame.plan
@@ -338,13 +332,7 @@ class Sums:
         return _each_step(self.frame, few, b, panel, multiply, accumulators)
 
     def _multiply_groups(
-        self,
-        spread: Spread,
-        rows: Sequence[int],
-        a: Int,
-        b: Int,
-        panel: Panel,
-        accumulators: Sequence[Val],
+        self, spread: Spread, rows: Sequence[int], a: Int, b: Int, panel: Panel, accumulators: Sequence[Val]
     ) -> list[Val]:
         """All steps within a group: each vector of A once, of which every step picks one element a group."""
         e, plan, lanes = self.frame.emitter, self.frame.plan, self.frame.plan.panels.lanes

@@ -12,10 +12,7 @@ from math import prod
 from tilewright.fields import Signed
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
-from tilewright.targets.cpu.arrangements import (
-    STEPS_PER_WORD,
-    window,
-)
+from tilewright.targets.cpu.arrangements import STEPS_PER_WORD, window
 from tilewright.targets.cpu.integer_arrangements import (
     ColumnSums,
     IntegerWords,

@@ -15,11 +15,7 @@ from tilewright.targets.cpu.product.contraction.choose import plan_of
 from tilewright.targets.cpu.product.integer.depthwise import MAX_ROWS
 from tilewright.targets.cpu.product.integer.dot import PAIRS_TILE, dot_of
 from tilewright.targets.cpu.product.integer.generate import byte_kernels
-from tilewright.targets.cpu.product.integer.match import (
-    IntegerProblem,
-    match_depthwise,
-    match_integer,
-)
+from tilewright.targets.cpu.product.integer.match import IntegerProblem, match_depthwise, match_integer
 from tilewright.targets.cpu.product.integer.pack import packed_bytes
 from tilewright.targets.cpu.product.integer.panels import packing_cycles
 from tilewright.targets.cpu.product.integer.stage import lower_staging

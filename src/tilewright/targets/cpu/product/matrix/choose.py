@@ -24,12 +24,7 @@ _MAX_NEIGHBOURS = 8
 # Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
 SCRATCH_SHARE = 0.6
 _MAX_PARTS = 32
-STATES: dict[Accuracy, UnitState] = {
-    "strict": "worse",
-    "default": "worse",
-    "relaxed": "mean",
-    "fast": "mean",
-}
+STATES: dict[Accuracy, UnitState] = {"strict": "worse", "default": "worse", "relaxed": "mean", "fast": "mean"}
 """The state of the unit that choices are made for: `default` promises not to be slower than other code, and
 counts on the worse one; `relaxed` and `fast` gain where the unit is in either for half of the time."""
 

@@ -72,11 +72,7 @@ def step_cycles(block: Block, terms: Terms, rates: MatrixRates, state: UnitState
 
 
 def chunk_parts(
-    shape: Shape,
-    plan: MatrixPlan,
-    rates: MatrixRates,
-    state: UnitState,
-    cold_rate: float,
+    shape: Shape, plan: MatrixPlan, rates: MatrixRates, state: UnitState, cold_rate: float
 ) -> Parts:
     """The largest chunk's time; `cold_rate` is that of weights, in bytes per cycle."""
     grid, block, terms = plan.grid, plan.block, plan.terms

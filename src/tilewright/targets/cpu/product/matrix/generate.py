@@ -410,13 +410,7 @@ class Finish:
         e.do_while(segment, [(I64, e.index(begin))])
 
     def _run(
-        self,
-        sums: Val,
-        position: Int,
-        length: Int,
-        work: Chunk,
-        columns: Columns,
-        fixed: Loaded,
+        self, sums: Val, position: Int, length: Int, work: Chunk, columns: Columns, fixed: Loaded
     ) -> None:
         """`length` positions along the innermost axis; `sums` are those of the first."""
         e, plan = self.frame.emitter, self.frame.plan

@@ -196,11 +196,7 @@ def match_matrix(
         for n in heads
     ]
     work = replace(
-        contraction,
-        row=rows[-1],
-        outer=(*around, *rows[:-1]),
-        inner=tuple(summed),
-        windows=tuple(windows),
+        contraction, row=rows[-1], outer=(*around, *rows[:-1]), inner=tuple(summed), windows=tuple(windows)
     )
     return MatrixProblem(contraction, work, packs)
 

@@ -201,9 +201,7 @@ class _Generator:
             ]
             v = self._pointer(self.pointers["v"], e.mul(number, sizes.v_row))
             e.if_(
-                self._all(inside),
-                lambda: self._inner_tile(a, v),
-                lambda: self._edge_tile(a, row, column, v),
+                self._all(inside), lambda: self._inner_tile(a, v), lambda: self._edge_tile(a, row, column, v)
             )
 
         e.loop(0, sizes.block_tiles, 1, one)

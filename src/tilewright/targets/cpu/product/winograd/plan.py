@@ -30,12 +30,7 @@ from tilewright.targets.cpu.product.tiling import (
     step_cycles,
 )
 from tilewright.targets.cpu.product.winograd.match import WinogradLoops, WinogradProblem
-from tilewright.targets.cpu.template import (
-    Context,
-    operand_bytes,
-    overlapped,
-    transfer_cycles,
-)
+from tilewright.targets.cpu.template import Context, operand_bytes, overlapped, transfer_cycles
 from tilewright.tuning import Choice
 
 TEMPLATE = "winograd"

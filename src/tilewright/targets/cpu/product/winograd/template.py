@@ -23,12 +23,7 @@ from tilewright.targets.cpu.template import Context, Estimate, Kernels
 from tilewright.tuning import Choice
 
 # Output tiles by accuracy: 2x2 errs as the direct kernel does, 4x4 about three times as much.
-_TILES: dict[Accuracy, tuple[int, ...]] = {
-    "strict": (),
-    "default": (2, 4),
-    "relaxed": (2, 4),
-    "fast": (2, 4),
-}
+_TILES: dict[Accuracy, tuple[int, ...]] = {"strict": (), "default": (2, 4), "relaxed": (2, 4), "fast": (2, 4)}
 
 
 @dataclass(frozen=True, slots=True)
