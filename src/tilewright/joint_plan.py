@@ -139,10 +139,12 @@ def _first_of_graphs(plain: _Found, meter: Meter) -> Iterator[_Found]:
         plain.best = _joined(planner, plain.best, meter) or plain.best
         return
     other = planner.of_graph(rewritten.graph)
+    other.first_s = planner.first_s
     best = _joined(other, None, meter)
     recipes = cheapest(plain.best)[:_NUM_FIRST]
-    with contextlib.nullcontext() if best is None else meter.ending_early():
-        best = _best_of_recipes(other, recipes, meter, best)
+    if recipes:
+        with contextlib.nullcontext() if best is None else meter.ending_early():
+            best = _best_of_recipes(other, recipes, meter, best)
     if best is not None:
         yield _Found(other, best, rewritten)
 
@@ -159,12 +161,11 @@ def _joined(planner: Planner, best: Best[Program] | None, meter: Meter) -> Best[
         schedule = _scheduled(planner, pricer.numbered, contents, recipe)
         planner.seeds.append(schedule)
         best = _with(best, planner.placed(schedule, recipe), recipe, contents)
+        planner.clock.report(f"joint (best so far: {brief(best.plan)})", *meter.progress)
 
     with meter.ending_early(), meter.share(_SHARE_OF_JOINING):
         plan = WindowedPlan(pricer, [one_by_one(pricer)])
-        phases = ("schedule", "place")
-        judge_s = sum(planner.clock.phase_s.get(phase, 0.0) for phase in phases)
-        Joiner(plan, meter, judge, judge_s, planner.clock.report).run()
+        Joiner(plan, meter, judge, planner.first_s, planner.clock.report).run()
     return best
 
 

@@ -91,6 +91,7 @@ class Planner:
         self.portfolio: Meter | None = None
         self.decisions: tuple[Decision, ...] = ()  # of a joint plan
         self.seeds: list[Schedule] = []  # of a plan that is improved: every schedule that was made
+        self.first_s = 0.0  # of a budget, what the first plan took
         self._first: Quality | None = None  # of the schedule that was made first
         self._quick: tuple[str, Planner] | None = None  # an execution, and what plans so
         self.given: Schedule | None = None  # of a joint plan: what decisions that are frozen stay as
@@ -240,7 +241,9 @@ class Planner:
         """The best of layers one by one and of what papers propose."""
         memory = self.backend.default_recipe.memory
         first = (replace(PLAIN_RECIPE, memory=memory), *of_papers(memory))
+        start_s = meter.clock()
         best = self._at_once(meter)
+        self.first_s = meter.clock() - start_s
         if best is not None and len(self.graph.nodes) > _MOST_AT_FIRST:
             return best  # what joins its layers first gains more in less time
         with meter.share(_SHARE_OF_PAPERS):

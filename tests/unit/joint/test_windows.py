@@ -9,6 +9,7 @@ from tests.unit.joint.test_launched import planner_of, pricer_of, product
 
 from tilewright.ir.graph import Graph
 from tilewright.joint.launched.content import Numbered, assembled
+from tilewright.joint.launched.moves import Moves, in_sequence
 from tilewright.joint.launched.windows import (
     MOST_BLOCKS,
     Joiner,
@@ -76,3 +77,21 @@ def test_windows_that_are_alike_are_searched_once() -> None:
     assert len(plan.windows) == 5
     assert len(asked) == 3  # the first, the last, all between
     assert sum(map(len, plan.windows)) == len(plan.contents)
+
+
+def test_kernels_that_join_keep_their_lanes() -> None:
+    planner = planner_of(repeated(), "v100")
+    pricer = pricer_of(planner, Numbered(planner.graph))
+    moves = Moves(pricer, 2)
+    layers = [content.mask for content in one_by_one(pricer)]
+    blocks = [moves.fused(sum(layers[start : start + 4])) for start in (0, 4)]
+    laned = [moves.laned(block, Budget(UNLIMITED).start()) for block in blocks]
+    assert all(laned)
+    (joined,) = in_sequence(laned)
+    lanes = [lane for _, sections in joined.stages[0].groups[0].sections() for s in sections for lane in s]
+    assert sorted(i for lane in lanes for i in lane.layers)[-1] >= 4
+    assert len(joined.kernels[0].layers) == 8
+    assert pricer.cost(joined) < sum(map(pricer.cost, laned))
+    assert pricer.cost(joined) < pricer.cost(moves.fused(joined.mask))
+    assert joined in moves.joined(laned)
+    assert moves.laned(joined, Budget(UNLIMITED).start()) is None

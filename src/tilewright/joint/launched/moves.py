@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from tilewright.joint.base import bits
@@ -14,6 +16,7 @@ from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planning import Meter
 from tilewright.schedule.base import Group, Instance, Stage
 from tilewright.schedule.lane_search import LaneSearch
+from tilewright.schedule.lanes import Section
 
 _FACTORS = (2, 4, 8)
 
@@ -77,6 +80,8 @@ class Moves:
         self._laned.add(content)
         if len(content.stages) != 1 or any(k.split != WHOLE for k in content.kernels):
             return None
+        if any(group.has_lanes for group in content.stages[0].groups):
+            return None  # it has lanes
         part = self.pricer.numbered.part(content)
         search = LaneSearch(self.pricer.machine.problem(part.partition), lane_meter(meter))
         improved = tuple(map(search.improved, part.stages))
@@ -87,6 +92,8 @@ class Moves:
         parts = self._components(mask)
         if len(window) > 1 or len(window[0].kernels) > 1:
             yield self.fused(mask)
+            if any(g.has_lanes for content in window for stage in content.stages for g in stage.groups):
+                yield from in_sequence(window)
             for split in dict.fromkeys(k.split for c in window for k in c.kernels if k.split != WHOLE):
                 yield self.fused(mask, split)
         if 1 < len(parts) <= self.pricer.machine.limits.num_groups:
@@ -164,6 +171,24 @@ def side_by_side(groups: Sequence[Sequence[Kernel]]) -> Content:
     numbers = iter(range(len(kernels)))
     stage = Stage(tuple(Group(tuple(Instance(next(numbers)) for _ in group)) for group in groups))
     return Content(kernels, (stage,))
+
+
+def in_sequence(window: Sequence[Content]) -> Iterator[Content]:
+    """Kernels in a row as one that keeps the lanes of each; none where one is in slices or beside others."""
+    layers: list[tuple[int, ...]] = []
+    sections: list[Section] = []
+    for content in window:
+        if len(content.kernels) > 1 or len(content.stages) > 1 or content.kernels[0].split != WHOLE:
+            return
+        (group,) = content.stages[0].groups
+        if group.num_cores is not None:
+            return
+        for section in itertools.chain.from_iterable(own for _, own in group.sections()):
+            lanes = (replace(lane, layers=tuple(i + len(layers) for i in lane.layers)) for lane in section)
+            sections.append(tuple(lanes))
+        layers += content.kernels[0].layers
+    stage = Stage((Group((Instance(0),), inside=(tuple(sections),)),))
+    yield Content((Kernel(tuple(layers)),), (stage,))
 
 
 def _splits(split: Split, shape: tuple[int, ...]) -> Iterator[Split]:

@@ -69,8 +69,9 @@ class WindowedPlan:
         for key in sorted(alike, key=lambda key: -costs[key]):
             with meter.share(min(costs[key] / left, 1.0)):
                 is_better = self._improve(alike[key], improve)
+                if not meter.is_over:
+                    self._done.add(key)
             left = max(left - costs[key], costs[key])
-            self._done.add(key)
             if is_better:
                 yield
 
