@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from tests.docs.write_conformance import conformance_markdown
 from tests.support.cuda import EMULATED, needs_fibers
 
 from tilewright.backend import PreparedModel, as_array, prepare
@@ -19,7 +20,6 @@ from tilewright.backend.conformance import (
     Case,
     CaseResult,
     Wider,
-    conformance_markdown,
     count_status,
     mismatch,
     node_cases,
@@ -121,7 +121,7 @@ def test_the_page_tells_the_interpreters_results() -> None:
         pytest.skip(f"the page was written with another onnx than {onnx.__version__}")
     fresh = conformance_markdown({"interpreter": interpreted()}, {"onnx": onnx.__version__})
     table, page = (by_operator(text) for text in (fresh, PAGE.read_text()))
-    assert table == page, "run python -m tilewright.backend.conformance"
+    assert table == page, "run python -m tests.docs.write_conformance"
 
 
 def test_every_exception_names_a_case_and_a_reason() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.docs.write_cli import document
 
 from tilewright import zoo
-from tilewright.cli.document import document
 from tilewright.cli.main import VERBS
 from tilewright.registry import Registry
 
@@ -118,7 +118,7 @@ def test_networks_that_guides_name_are_in_the_zoo() -> None:
 
 
 def test_the_page_of_the_command_line_is_current() -> None:
-    """`python -m tilewright.cli.document > docs/cli.md` writes it anew."""
+    """`python -m tests.docs.write_cli > docs/cli.md` writes it anew."""
     assert (ROOT / "docs" / "cli.md").read_text() == document()
 
 

@@ -6,16 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.docs.write_machines import EXAMPLE, document
 from tests.support.cli import tilewright
 
 from tilewright.hardware.diagnostic import PARTS
-from tilewright.hardware.document import EXAMPLE, document
 
 PAGE = Path(__file__).parents[2] / "docs" / "machines.md"
 
 
 def test_the_page_is_current() -> None:
-    """Written anew by `python -m tilewright.hardware.document > docs/machines.md`."""
+    """Written anew by `python -m tests.docs.write_machines > docs/machines.md`."""
     assert PAGE.read_text() == document()
 
 

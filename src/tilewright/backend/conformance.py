@@ -1,8 +1,4 @@
-"""The ONNX node suite, run and told: every case passes, or is unsupported for a stated reason.
-
-`python -m tilewright.backend.conformance > docs/conformance.md` writes the published table; after it,
-`python -m tests.fuzz.explained` writes the page's last section.
-"""
+"""The ONNX node suite, run and told: every case passes, or is unsupported for a stated reason."""
 
 from __future__ import annotations
 
@@ -60,9 +56,9 @@ EXCEPTIONS: Mapping[str, Wider] = {
 }
 
 # Fractions of |expected| and of the output's largest magnitude, in units in the last place of its type.
-_ULPS = 8
+ULPS = 8
 # The suite's own, of cases that name none.
-_RTOL, _ATOL = 1e-3, 1e-7
+RTOL, ATOL = 1e-3, 1e-7
 _HALF_TYPES = ("float16", "bfloat16")
 
 
@@ -74,8 +70,8 @@ class Case:
     operator: str
     model: Any
     data_sets: Sequence[tuple[Sequence[Any], Sequence[Any]]]
-    rtol: float = _RTOL
-    atol: float = _ATOL
+    rtol: float = RTOL
+    atol: float = ATOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,7 @@ def mismatch(actual: Array, expected: Array, at_least: float = 0.0, *, units: in
         steps = np.abs(_places(actual)[finite] - _places(expected)[finite])
         most = int(steps[error > at_least].max(initial=0))
         return f"{most} units in the last place where {units} is allowed" if most > units else ""
-    allowed = np.maximum(_ULPS * _epsilon(expected.dtype) * (magnitude + magnitude.max()), at_least)
+    allowed = np.maximum(ULPS * _epsilon(expected.dtype) * (magnitude + magnitude.max()), at_least)
     worst = int(np.argmax(error - allowed))
     if error[worst] <= allowed[worst]:
         return ""
@@ -260,125 +256,3 @@ def count_status(results: Iterable[CaseResult]) -> Mapping[Status, int]:
     """Number of results of each status."""
     counts = Counter(result.status for result in results)
     return {status: counts[status] for status in ("pass", "unsupported", "wrong", "crash")}
-
-
-def conformance_markdown(runs: Mapping[str, Sequence[CaseResult]], versions: Mapping[str, str]) -> str:
-    """The published table of the results on each device. Same results, same bytes."""
-    cases = max(len(results) for results in runs.values())
-    lines = [
-        "# Conformance",
-        "",
-        f"Which cases of ONNX's node suite run (onnx {versions['onnx']} with {cases} cases). Written by "
-        "`python -m tilewright.backend.conformance` and checked by `tests/conformance`. For your own model, "
-        "`tilewright check model.onnx` says the same.",
-        "",
-        "A case is *generated* if loop nests describe each of its nodes, so that targets generate code for "
-        "it. With a *reference kernel*, at least one node runs on the host, in its reference implementation. "
-        "All other cases are refused, before or during the run, with an error that names the node and the "
-        "reason.",
-        "",
-        f"| result | {' | '.join(runs)} |",
-        f"|---|{'---:|' * len(runs)}",
-    ]
-    columns = [_summary(results) for results in runs.values()]
-    for row in zip(*columns, strict=True):
-        cells = " | ".join(f"{count} ({count / cases:.1%})" for _, count in row)
-        lines.append(f"| {row[0][0]} | {cells} |")
-    lines += [
-        "",
-        "Integers, booleans and text must equal the suite's, and infinities and NaN must be in the same "
-        "places. A float16 or bfloat16 may differ by one unit in the last place; wider floats by "
-        f"{_ULPS} units in the last place, of the value itself plus of the output's largest magnitude. Every "
-        "float must also lie within the suite's own tolerances "
-        f"({_RTOL:g} of the expected value plus {_ATOL:g}, unless a case has its own).",
-        "",
-        "## Exceptions",
-        "",
-        *(
-            f"* {_allowance(wider)}, because {wider.reason}: "
-            f"{', '.join(f'`{name}`' for name in sorted(EXCEPTIONS) if EXCEPTIONS[name] == wider)}."
-            for wider in dict.fromkeys(EXCEPTIONS.values())
-        ),
-    ]
-    for device, results in runs.items():
-        operators = len({result.operator for result in results})
-        lines += ["", f"## By operator, {device}", ""]
-        lines += [f'<details markdown="1"><summary>{operators} operators</summary>', ""]
-        lines += [*_operator_table(results), "", "</details>"]
-    return "\n".join([*lines, ""])
-
-
-def _allowance(wider: Wider) -> str:
-    return f"An error up to {wider.error:g}" if wider.error else f"{wider.units} units in the last place"
-
-
-def _summary(results: Sequence[CaseResult]) -> list[tuple[str, int]]:
-    counts = count_status(results)
-    generated = sum(1 for r in results if r.status == "pass" and r.path == "generated")
-    return [
-        ("pass, generated", generated),
-        ("pass, with a reference kernel", counts["pass"] - generated),
-        ("unsupported, with a reason", counts["unsupported"]),
-        ("wrong value", counts["wrong"]),
-        ("crash", counts["crash"]),
-    ]
-
-
-def _operator_table(results: Sequence[CaseResult]) -> list[str]:
-    lines = [
-        "| operator | cases | generated | reference | unsupported | why unsupported |",
-        "|---|---:|---:|---:|---:|---|",
-    ]
-    by_operator: dict[str, list[CaseResult]] = {}
-    for result in sorted(results, key=lambda r: (r.operator, r.name)):
-        by_operator.setdefault(result.operator, []).append(result)
-    for operator, group in by_operator.items():
-        generated = sum(1 for r in group if r.status == "pass" and r.path == "generated")
-        reference = sum(1 for r in group if r.status == "pass" and r.path == "reference")
-        refused = [r for r in group if r.status == "unsupported"]
-        reasons = "; ".join(dict.fromkeys(_cause(r.reason) for r in refused))
-        lines.append(
-            f"| {operator} | {len(group)} | {generated} | {reference} | {len(refused)} | {reasons} |"
-        )
-    return lines
-
-
-_CAUSES = (
-    ("is of domain", "operators of other domains"),
-    ("draws random numbers", "random results are not reproducible"),
-    ("depends on data", "result shape depends on data"),
-    ("sequence", "sequences"),
-    ("optional", "optionals"),
-    ("sparse", "sparse tensors"),
-    ("Pillow", "needs an image decoder"),
-    ("training mode", "training mode"),
-    ("batch axis", "Scan of opset 8"),
-    ("deprecated", "deprecated operator"),
-    ("string values", "text on the CPU target"),
-)
-
-
-def _cause(reason: str) -> str:
-    if "element type" in reason:
-        return reason.partition("element type ")[2].partition(",")[0]
-    return next((cause for text, cause in _CAUSES if text in reason), reason.partition(";")[0])
-
-
-def main() -> None:
-    """Run the whole suite on the interpreter and on the CPU, and print the tables."""
-    import onnx
-
-    from tilewright.backend import prepare
-
-    cases = node_cases()
-    runs = {
-        "interpreter": tuple(run_cases(cases, lambda model: prepare(model, "INTERPRETER"))),
-        "cpu": tuple(run_cases(cases, lambda model: prepare(model, "CPU"))),
-    }
-    print(conformance_markdown(runs, {"onnx": onnx.__version__}), end="")
-
-
-if __name__ == "__main__":
-    # Operators at the edge of their domain warn on purpose.
-    warnings.simplefilter("ignore")
-    main()

@@ -1,4 +1,4 @@
-"""`docs/machines.md` from the machine's parts: `python -m tilewright.hardware.document > docs/machines.md`.
+"""`docs/machines.md` from the machine's parts: `python -m tests.docs.write_machines > docs/machines.md`.
 
 The tables of keys say what the text below each field says; `tests/docs` keeps the page true.
 """
@@ -46,7 +46,7 @@ energy_source: "estimates of the design team, 2026"
 
 _HEAD = """# Machines
 
-Written by `python -m tilewright.hardware.document`; kept true by `tests/docs`.
+Written by `python -m tests.docs.write_machines`; kept true by `tests/docs`.
 
 A machine is described in one YAML file: its memories, its compute units, the networks between them, and what
 they cost. Mapping, scheduling and simulation read the same description.

@@ -1,4 +1,4 @@
-"""`docs/cli.md` from the command line itself: `python -m tilewright.cli.document > docs/cli.md`."""
+"""`docs/cli.md` from the command line itself: `python -m tests.docs.write_cli > docs/cli.md`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.cli.main import PROGRAM, app
 _HEAD = """# The command line
 
 `tilewright VERB --help`, or `-h`, shows the same text; `--help-all` adds flags for experts. This page is
-written by `python -m tilewright.cli.document` and checked by `tests/docs`.
+written by `python -m tests.docs.write_cli` and checked by `tests/docs`.
 
 Results go to standard output; progress, notes and errors go to standard error. An error is one line. With
 `--json`, standard output is exactly one JSON document; `tilewright schema VERB` prints its schema.
