@@ -14,6 +14,7 @@ from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import decisions_of
 from tilewright.joint.launched.frozen import Frozen
 from tilewright.joint.launched.merging import merges_within_kernels
+from tilewright.joint.launched.path_bound import path_bound
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof
 from tilewright.joint.launched.rewritten import Rewritten
@@ -166,6 +167,14 @@ def _joined(planner: Planner, best: Best[Program] | None, meter: Meter) -> Best[
     with meter.ending_early(), meter.share(_SHARE_OF_JOINING):
         plan = WindowedPlan(pricer, [one_by_one(pricer)])
         Joiner(plan, meter, judge, planner.first_s, planner.clock.report).run()
+    with meter.ending_early():
+        if best is not None and best.recipe == recipe:  # whole layers in kernels of their own and in lanes
+            quality = best.plan.schedule.quality
+            bounds = (*quality.bounds, path_bound(pricer))
+            quality = Quality.of(quality.cost, *bounds, unit=quality.unit)
+            best = replace(
+                best, plan=replace(best.plan, schedule=replace(best.plan.schedule, quality=quality))
+            )
     return best
 
 
