@@ -31,6 +31,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from benchmarks.command import Namespace, Parser, again
+from benchmarks.cuda_peers import CHAIN, cudnn_us, torch_us
 from tilewright.compiler import compile_graph
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
@@ -46,7 +47,6 @@ from tilewright.zoo import build
 LIMITS_S = {
     "values": 30, "latencies": 45, "convolutions": 150, "networks": 150, "stages": 60, "tools": 45,
 }  # fmt: skip
-CHAIN = 20
 ACCURACIES = {"default": 1e-5, "relaxed": 2e-3, "fast": 2e-2}
 """Errors of the largest output that are right for float32, tf32 and bfloat16."""
 
@@ -412,7 +412,7 @@ def convolutions(run: Run) -> None:
                 ours = run.chain_us(works, kernels)
             facts = {"shape": shape, "accuracy": accuracy, "num_kernels": len(works)}
             blocks = [work.num_blocks for work in works]
-            theirs = _cudnn_us(run, shape, accuracy)
+            theirs = cudnn_us(run, shape, accuracy)
             run.row(section="convolutions", **facts, blocks=blocks, times_us=ours, cudnn_us=theirs)
 
 
@@ -432,7 +432,7 @@ def networks(run: Run) -> None:
                 times = run.graph_us(nodes, kernels)
                 count = sum(isinstance(node.work, Launch) for node in nodes)
             run.row(section="networks", network=name, plan=plan, num_kernels=count, times_us=times)
-        for peer, times in _torch_us(run, name).items():
+        for peer, times in torch_us(run, name).items():
             run.row(section="networks", network=name, plan=peer, times_us=times)
 
 
@@ -497,70 +497,6 @@ SECTIONS = {
     "stages": stages,
     "tools": tools,
 }
-
-
-# Peers.
-
-
-def _torch() -> Any:
-    """torch with a GPU, or None."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch if torch.cuda.is_available() else None
-
-
-def _cudnn_us(run: Run, shape: Sequence[int], accuracy: str) -> list[float]:
-    """The same convolution by cuDNN, captured as often, its channels last as ours."""
-    torch = _torch()
-    if torch is None:
-        return []
-    channels, filters, size, kernel, stride = shape
-    torch.backends.cudnn.allow_tf32 = accuracy == "relaxed"
-    torch.backends.cudnn.benchmark = True
-    dtype = torch.bfloat16 if accuracy == "fast" else torch.float32
-    made = {"device": "cuda", "dtype": dtype}
-    x = torch.randn(1, channels, size, size, **made).to(memory_format=torch.channels_last)
-    w = torch.randn(filters, channels, kernel, kernel, **made).to(memory_format=torch.channels_last)
-
-    def all_copies() -> None:
-        for _ in range(CHAIN):
-            torch.relu_(torch.nn.functional.conv2d(x, w, stride=stride, padding=kernel // 2))
-
-    return [time_us / CHAIN for time_us in _captured_us(run, torch, all_copies)]
-
-
-def _captured_us(run: Run, torch: Any, body: Callable[[], object]) -> list[float]:
-    for _ in range(3):
-        body()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        body()
-    return run.times_us(lambda: (graph.replay(), torch.cuda.synchronize()))
-
-
-def _torch_us(run: Run, name: str) -> dict[str, list[float]]:
-    """A network of torchvision by torch, if there is one of that name."""
-    torch = _torch()
-    try:
-        import torchvision.models as models
-    except ImportError:
-        return {}
-    if torch is None or not hasattr(models, name):
-        return {}
-    options = {"init_weights": False} if name == "inception_v3" else {}
-    module = getattr(models, name)(**options).eval().cuda()
-    x = torch.randn(1, 3, *([299] * 2 if name == "inception_v3" else [224] * 2), device="cuda")
-    found = {}
-    with torch.inference_mode():
-        found["torch eager"] = run.times_us(lambda: (module(x), torch.cuda.synchronize()))
-        found["torch captured"] = _captured_us(run, torch, lambda: module(x))
-        reduced = torch.compile(module, mode="reduce-overhead")
-        reduced(x)
-        found["torch reduce-overhead"] = run.times_us(lambda: (reduced(x), torch.cuda.synchronize()))
-    return found
 
 
 # Kernels assembled before.

@@ -10,14 +10,12 @@ import numpy as np
 from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
+from tilewright.ir.ops.host import RANDOM
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 
-_RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
 # Bytes of a constant that tell it from others of its shape, before two are compared in full.
 _SAMPLE = 64
 
@@ -50,7 +48,7 @@ class CommonSubexpressions:
 
 
 def _key(node: Node, editor: Editor, constants: _Constants) -> Hashable | None:
-    if node.captures or (not node.domain and node.op_type in _RANDOM):
+    if node.captures or (not node.domain and node.op_type in RANDOM):
         return None
     attributes: list[Hashable] = []
     for name, value in sorted(node.attributes.items()):

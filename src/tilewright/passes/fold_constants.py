@@ -12,6 +12,7 @@ from tilewright.ir.graph import Graph, Node, SubgraphAttribute
 from tilewright.ir.interpret import run_node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops.block_floats import BLOCK_FLOATS, block_weights
+from tilewright.ir.ops.host import RANDOM
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, describe, has_effect, host_work
 from tilewright.ir.work import find_folding_excess
 from tilewright.passes.base import PassResult, Remark
@@ -19,10 +20,6 @@ from tilewright.passes.edit import Editor
 from tilewright.planning import option
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
-
-_RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class FoldConstants:
         return PassResult(changes, tuple(remarks))
 
     def _why_not(self, editor: Editor, node: Node) -> str | None:
-        if node.op_type in _RANDOM and not node.domain:
+        if node.op_type in RANDOM and not node.domain:
             return "its result is random"
         if _is_block_floats(node):
             return None

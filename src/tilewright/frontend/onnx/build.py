@@ -41,6 +41,7 @@ from tilewright.frontend.onnx.scope import Scope, unused
 from tilewright.frontend.onnx.sequences import holds_sequences
 from tilewright.frontend.onnx.tensors import checked_shape
 from tilewright.frontend.onnx.unroll import loop_body, unroll
+from tilewright.frontend.onnx.validate import refuse_random
 from tilewright.ir.bodies import own_names
 from tilewright.ir.bounds import require_bounded
 from tilewright.ir.dtype import DType
@@ -61,10 +62,6 @@ _MAX_EXPANSION_DEPTH = 12
 _LOOPS = frozenset({"Loop", "Scan"})
 # Loops inside the body of one that is unrolled: trying each anew at every level must come to an end.
 _MAX_INNER_LOOPS = 1
-
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
 
 
 class DataDependentShape(UnsupportedOp):
@@ -566,16 +563,6 @@ class _Steps:
         require_bounded(made)
         importer._graph.append(made)
         return value
-
-
-def refuse_random(proto: NodeProto) -> None:
-    """Refuse a node, or one in its bodies, that draws random numbers."""
-    for node, _ in all_nodes([proto]):
-        if node.op_type in _RANDOM:
-            raise UnsupportedOp(
-                f"node {node_label(node)} draws random numbers, but the same input must always give the same "
-                "result; feed the numbers as an input."
-            )
 
 
 def _described(

@@ -9,7 +9,7 @@ from onnx import ModelProto, NodeProto
 
 from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx import native
-from tilewright.frontend.onnx.build import DataDependentShape, Importer, refuse_random
+from tilewright.frontend.onnx.build import DataDependentShape, Importer
 from tilewright.frontend.onnx.infer import find_schema
 from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.inputs import BoundInputs, Declaration, resolve, resolve_dims
@@ -18,6 +18,7 @@ from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.protos import quoted
 from tilewright.frontend.onnx.scope import Scope
+from tilewright.frontend.onnx.validate import refuse_random
 from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape, Value

@@ -20,6 +20,7 @@ from tilewright.frontend.onnx.protos import all_nodes, model_nodes, node_label, 
 from tilewright.frontend.onnx.tensors import checked_raw_data
 from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
 from tilewright.ir.bodies import body_graphs, free_names
+from tilewright.ir.ops.host import RANDOM
 
 
 def validate_model(model: ModelProto, data: Mapping[int, Array]) -> int:
@@ -237,3 +238,13 @@ def _without_weights(model: ModelProto) -> ModelProto:
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
     return skeleton
+
+
+def refuse_random(proto: NodeProto) -> None:
+    """Refuse a node, or one in its bodies, that draws random numbers."""
+    for node, _ in all_nodes([proto]):
+        if node.op_type in RANDOM:
+            raise UnsupportedOp(
+                f"node {node_label(node)} draws random numbers, but the same input must always give the same "
+                "result; feed the numbers as an input."
+            )

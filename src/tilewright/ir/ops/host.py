@@ -21,6 +21,8 @@ _REASONS = {
     "RandomUniform": "it is random",
     "RandomUniformLike": "it is random",
 }
+RANDOM = frozenset({"Multinomial", *(name for name, reason in _REASONS.items() if reason == "it is random")})
+"""Operators that draw numbers."""
 
 
 @operator(*_REASONS)
