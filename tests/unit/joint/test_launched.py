@@ -16,7 +16,7 @@ from tests.support.graphs import GraphBuilder
 from tilewright import joint_plan
 from tilewright.compiler import plan_optimised
 from tilewright.errors import InfeasibleMapping, InternalError, UsageError
-from tilewright.ir.graph import Graph
+from tilewright.ir.graph import Graph, Value
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import Decision, decisions_of
@@ -49,7 +49,7 @@ RECIPES = tuple(
 )
 
 
-def product(b: GraphBuilder, x: Any, rows: int, columns: int, inner: int) -> object:
+def product(b: GraphBuilder, x: Any, rows: int, columns: int, inner: int) -> Value:
     return b.op("MatMul", x, b.constant(inner, columns), shape=(rows, columns))
 
 
