@@ -34,6 +34,7 @@ from tilewright.program import Program
 from tilewright.progress import PhaseClock
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.nest_judge import improved
+from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.target import NpuTarget
 
 MACHINE = """\
@@ -161,7 +162,11 @@ def planned(model: onnx.ModelProto, trials: int) -> Plan:
 def searched(backend: NpuBackend, planner: Planner, best: Program, budget: Budget) -> Program:
     """What the search over plans of one program finds from one on, without weights that stay."""
     judge, seeds = backend.nest_judge(), planner.seeds
-    return improved(judge, best, seeds, planner.ordered, budget, MEMORIES, ("",), 0).program
+
+    def check(program: Program) -> SimulatedPlan:
+        return backend.plan(program.schedule, program.recipe)
+
+    return improved(judge, best, seeds, planner.ordered, check, budget, MEMORIES, ("",), 0).program
 
 
 def resnet50() -> onnx.ModelProto:
