@@ -5,7 +5,8 @@ machine that the file lacks, and begins none after so many seconds. With `--obje
 these count instead, of the chains in `SELECTED` alone, whose operators are taken from the lines on traffic.
 
 `python -m benchmarks chains --accelforge VENV/bin/python` prints the least bytes past one buffer of chains of
-products beside those of AccelForge (PyPI, in an environment of its own) for the same shapes and buffers.
+products and of convolutions beside those of AccelForge (PyPI, in an environment of its own) for the same
+shapes and buffers.
 """
 
 from __future__ import annotations
@@ -39,8 +40,22 @@ SELECTED = {
 }
 """Six chains by their first operators."""
 
-PRODUCTS = tuple((count, 64, kib << 10) for count in (2, 3) for kib in (2, 4, 8, 16))
-"""Chains beside AccelForge: products of square matrices, their side, and the buffer in bytes."""
+PRODUCTS = (
+    (2, 64, 64, (1024, 2048, 3000, 4096, 8192, 16384)),
+    (2, 48, 100, (1000, 3000, 5000)),
+    (2, 37, 53, (700, 1500)),
+    (3, 64, 64, (2048, 4096, 8192, 16384)),
+    (3, 60, 36, (1000, 4000)),
+    (4, 64, 64, (4096, 8192)),
+    (4, 36, 48, (1000, 3000)),
+)
+"""Chains beside AccelForge: matrix products, rows, columns, and buffers in bytes."""
+CONVOLUTIONS = (
+    ((4, 8, 4), (3, 3), 6, (128, 256, 512)),
+    ((8, 16, 8), (1, 3), 8, (256, 1024)),
+    ((4, 8, 8, 4), (1, 3, 1), 6, (200, 500)),
+)
+"""The same of convolutions: channels, windows, rows and columns of the result."""
 
 BUFFER = """\
 name: one-buffer
@@ -57,22 +72,25 @@ units:
 """
 
 PEER = """
-import json, sys
+import json, sys, time
 import accelforge as af
 from accelforge.mapper import Metrics
 from accelforge.mapper.FFM.main import map_workload_to_arch
-for count, side, capacity_bytes in json.loads(sys.argv[1]):
-    shape = {"N_EINSUMS": count, "M": side, "KN": side}
-    spec = af.Spec.from_yaml(af.examples.arches.simple, af.examples.workloads.matmuls, jinja_parse_data=shape)
+from accelforge.util.parallel import set_n_parallel_jobs
+set_n_parallel_jobs(1)
+for workload, capacity_bytes in json.loads(sys.argv[1]):
+    spec = af.Spec.from_yaml(af.examples.arches.simple, workload)
     spec.arch.find("GlobalBuffer").size = 8 * capacity_bytes
     for name in ("GlobalBuffer", "MAC"):
         for action in spec.arch.find(name).actions:
             action.energy = 0  # what is left is one for each bit of main memory
     spec.mapper.metrics = Metrics.ENERGY
+    begun = time.process_time()
     found = map_workload_to_arch(spec, eval_in_detail=False, print_progress=False)
-    print(json.dumps(float(found.data["Total<SEP>energy"].min()) / 8), flush=True)
+    least = float(found.data["Total<SEP>energy"].min()) / 8
+    print(json.dumps((least, time.process_time() - begun)), flush=True)
 """
-"""Prints the least bytes of main memory for each chain."""
+"""Prints the least bytes of main memory for each chain, and the processor seconds of one thread for it."""
 
 
 def options(parser: Parser) -> None:
@@ -133,38 +151,112 @@ def asked(
 
 
 def beside_accelforge(python: str, budget: str) -> None:
-    """Print a line for each chain of products: least bytes there and here, jointly and one by one."""
-    command = [python, "-c", PEER, json.dumps(PRODUCTS)]
-    print("| products | side | buffer, KiB | AccelForge, bytes | here | one by one | here / AccelForge |")
-    print("|---:|---:|---:|---:|---:|---:|---:|")
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as peer,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        assert peer.stdout is not None
-        for count, side, capacity_bytes in PRODUCTS:
-            line = peer.stdout.readline()
-            if not line:
-                raise SystemExit(f"{python} gave no answer: it needs the package accelforge")
-            machine = Path(folder) / "one-buffer.yaml"
-            machine.write_text(BUFFER.format(capacity_bytes=capacity_bytes))
-            found = tw.map_chain(products(count, side), str(machine), objective="traffic", budget=budget)
-            total, theirs = found.to_json()["total"], float(line)
-            ours, separate = (total[name]["moved_words"] for name in ("fused", "separate"))
-            print(
-                f"| {count} | {side} | {capacity_bytes >> 10} | {theirs:,.0f} | {ours:,} | {separate:,} "
-                f"| {ours / theirs:.2f} |",
-                flush=True,
-            )
+    """Print a line for each chain: least bytes there and here, jointly and one by one, processor seconds."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        chains = list(_chains(folder))
+        command = [python, "-c", PEER, json.dumps([(file, size) for _, file, _, size in chains])]
+        print(
+            "| chain | buffer, bytes | AccelForge, bytes | here | one by one | here / AccelForge | proven "
+            "| here, s | AccelForge, s |"
+        )
+        print("|---|---:|---:|---:|---:|---:|---|---:|---:|")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as peer:
+            assert peer.stdout is not None
+            for what, _, model, capacity_bytes in chains:
+                line = peer.stdout.readline()
+                if not line:
+                    raise SystemExit(f"{python} gave no answer: it needs the package accelforge")
+                machine = folder / "one-buffer.yaml"
+                machine.write_text(BUFFER.format(capacity_bytes=capacity_bytes))
+                begun = time.process_time()
+                found = tw.map_chain(model, str(machine), objective="traffic", budget=budget)
+                seconds = time.process_time() - begun
+                document = found.to_json()
+                theirs, peer_seconds = json.loads(line)
+                ours, separate = (document["total"][n]["moved_words"] for n in ("fused", "separate"))
+                proven = "yes" if document["chains"][0]["optimal_among"] else "no"
+                print(
+                    f"| {what} | {capacity_bytes:,} | {theirs:,.0f} | {ours:,} | {separate:,} "
+                    f"| {ours / theirs:.2f} | {proven} | {seconds:.2f} | {peer_seconds:.2f} |",
+                    flush=True,
+                )
 
 
-def products(count: int, side: int) -> onnx.ModelProto:
-    """So many products of square matrices, each of the one before and a weight."""
-    weight = np.ones((side, side), np.float32)
-    weights = [numpy_helper.from_array(weight, f"w{i}") for i in range(count)]
+def _chains(folder: Path) -> Iterator[tuple[str, str, onnx.ModelProto, int]]:
+    """(Chain in words, AccelForge's file of it, the model, bytes of the buffer)."""
+    number = 0
+    for count, rows, columns, sizes in PRODUCTS:
+        dims = {"m": rows} | {f"n{i}": columns for i in range(count + 1)}
+        einsums = [(["m", f"n{i}"], [f"n{i}", f"n{i + 1}"], ["m", f"n{i + 1}"]) for i in range(count)]
+        file = _workload(folder / f"{number}.yaml", dims, einsums)
+        model = products(count, rows, columns)
+        number += 1
+        for size in sizes:
+            yield f"{count} products of {rows} x {columns} by {columns} x {columns}", file, model, size
+    for channels, windows, side, sizes in CONVOLUTIONS:
+        last = len(windows)
+        dims = {f"c{k}": extent for k, extent in enumerate(channels)}
+        einsums = []
+        for k, window in enumerate(windows):
+            out = side + sum(windows[k + 1 :]) - (last - k - 1)
+            dims |= {f"{axis}{k + 1}": out for axis in "pq"} | {f"{axis}{k}": window for axis in "rs"}
+            read = {f"C{k}": f"c{k}", f"P{k}": f"p{k + 1} + r{k}", f"Q{k}": f"q{k + 1} + s{k}"}
+            weight = [f"c{k}", f"c{k + 1}", f"r{k}", f"s{k}"]
+            einsums.append((read, weight, [f"c{k + 1}", f"p{k + 1}", f"q{k + 1}"]))
+        file = _workload(folder / f"{number}.yaml", dims, einsums)
+        number += 1
+        what = f"convolutions of {', '.join(map(str, windows))}, channels {', '.join(map(str, channels))}"
+        for size in sizes:
+            yield f"{what}, {side} x {side}", file, convolutions(channels, windows, side), size
+
+
+def _workload(file: Path, dims: dict[str, int], einsums: Sequence[tuple[Any, Any, Any]]) -> str:
+    """A file of AccelForge's: extents of dims, and of each operator what it reads and writes."""
+    listed = []
+    for k, (read, weight, written) in enumerate(einsums):
+        accesses = [
+            {"name": f"T{k}", "projection": read},
+            {"name": f"W{k}", "projection": weight},
+            {"name": f"T{k + 1}", "projection": written, "output": True},
+        ]
+        renames = {"weight": f"W{k}", "input": f"T{k}", "output": f"T{k + 1}"}
+        listed.append({"name": f"Operator{k}", "tensor_accesses": accesses, "renames": renames})
+    workload = {
+        "iteration_space_shape": {name: f"0 <= {name} < {extent}" for name, extent in dims.items()},
+        "bits_per_value": {"All": 8},
+        "einsums": listed,
+    }
+    file.write_text(json.dumps({"workload": workload}))  # YAML, too
+    return str(file)
+
+
+def products(count: int, rows: int, columns: int) -> onnx.ModelProto:
+    """So many products, each of the one before and a square weight."""
+    weights = [np.ones((columns, columns), np.float32)] * count
     nodes = [helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"t{i + 1}"]) for i in range(count)]
+    return _model(nodes, weights, (rows, columns), (rows, columns))
+
+
+def convolutions(channels: Sequence[int], windows: Sequence[int], side: int) -> onnx.ModelProto:
+    """Convolutions without padding, one behind the other."""
+    pairs = zip(channels, channels[1:], windows, strict=False)
+    weights = [np.ones((after, before, window, window), np.float32) for before, after, window in pairs]
+    nodes = [helper.make_node("Conv", [f"t{i}", f"w{i}"], [f"t{i + 1}"]) for i in range(len(windows))]
+    first = side + sum(windows) - len(windows)
+    return _model(nodes, weights, (1, channels[0], first, first), (1, channels[-1], side, side))
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    weights: Sequence[np.ndarray[Any, Any]],
+    first: Sequence[int],
+    last: Sequence[int],
+) -> onnx.ModelProto:
     ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, (side, side)) for name in ("t0", f"t{count}")
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("t0", first), (f"t{len(nodes)}", last))
     ]
-    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], weights)
+    initializers = [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
+    graph = helper.make_graph(list(nodes), "chain", ends[:1], ends[1:], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

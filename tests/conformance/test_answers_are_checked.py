@@ -334,8 +334,9 @@ def test_plans_that_are_only_compared_are_checked_where_that_is_asked(
 # Where answers are made: what the compiler, `tw.map`, chains and targets hand out passes there.
 ANSWERED_BY: dict[str, set[str]] = {
     "joint.check": {"contest.schedule"},
-    "mapping.chains.check": {"mapping.chains.solve"}
+    "mapping.chains.check": {"mapping.chains.check_nested", "mapping.chains.solve"}
     | {"partition.check_splits", "targets.npu.check_tilings"},
+    "mapping.chains.check_nested": {"mapping.chains.solve"},
     "mapping.check": {"mapping.checked", "mapping.gpu", "mapping.solve"},
     "mapping.check_launch": {"mapping.solve"},
     "mapping.checked": {"mapping.chains.price", "mapping.solve"}

@@ -67,3 +67,13 @@ def useful_factors(extent: int, most: int) -> list[int]:
             break
         factor = -(-extent // (steps - 1))
     return factors
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def quotients(extent: int) -> tuple[int, ...]:
+    """The least tile for each number of steps that an extent can be cut into.
+
+    >>> quotients(10)
+    (1, 2, 3, 4, 5, 10)
+    """
+    return tuple(sorted({-(-extent // steps) for steps in range(1, extent + 1)}))

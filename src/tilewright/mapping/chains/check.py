@@ -146,11 +146,11 @@ class Walk:
                     region = access_region(access, iterations)
                     needs[position][at] = _together(needs[position][at], region)
         self._needs_of_anchor = dict(needs)
-        backwards = _Seen(written[::-1], self._spend)
+        backwards = Seen(written[::-1], self._spend)
         self.fresh.append([box for box, _ in backwards.new][::-1])
         self.written_words = sum(count for _, count in backwards.new)
         self.words.append(self.written_words)
-        self.live.append(_Seen(written, self._spend).most_live)
+        self.live.append(Seen(written, self._spend).most_live)
 
     def _add(self, part: ChainPart, depth: int) -> None:
         needed = [self._needed(part, at) for at in range(len(self.steps))]
@@ -161,7 +161,7 @@ class Walk:
         else:
             fresh, most_live = [], 0
             for _, group in groupby(range(len(self.steps)), lambda at: self.steps[at][:depth]):
-                seen = _Seen([needed[at] for at in group], self._spend)
+                seen = Seen([needed[at] for at in group], self._spend)
                 fresh += seen.new
                 most_live = max(most_live, seen.most_live)
             self.live.append(most_live)
@@ -185,7 +185,7 @@ class Walk:
         return needed
 
 
-class _Seen:
+class Seen:
     """Boxes of steps one after another, all of which stay: what each has that none before it had, as a box
     and a number of elements, and the most that lies there between its first and its last use."""
 
@@ -195,6 +195,7 @@ class _Seen:
         if len(solid) < 2:
             self.new = [(box, _words(box)) if box in solid else (None, 0) for box in boxes]
             self.most_live = sum(map(volume, solid))
+            self._live = self._alone = np.array([count for _, count in self.new])
             return
         whole = hull(*solid)
         shape = tuple(stop - start for start, stop in whole)
@@ -214,7 +215,15 @@ class _Seen:
         used = first >= 0
         come = np.bincount(first[used], minlength=len(boxes) + 1)
         gone = np.bincount(last[used] + 1, minlength=len(boxes) + 1)
-        self.most_live = int(np.cumsum(come - gone).max())
+        self._live = np.cumsum(come - gone)
+        # Without what only one step has: it comes and goes within that.
+        only = used & (first == last)
+        self._alone = np.bincount(first[only], minlength=len(boxes) + 1)
+        self.most_live = int(self._live.max())
+
+    def live_at(self, step: int, is_in_use: bool) -> int:
+        """What lies there in a step, while it is made or used, or what stays beside that for other steps."""
+        return int(self._live[step] - (0 if is_in_use else self._alone[step]))
 
 
 def _box_of(is_there: NDArray[np.bool_], box: Region) -> tuple[Region | None, int]:

@@ -50,6 +50,13 @@ class ChainPart:
     energy_pj: float | None
     loops: tuple[ChainLoop, ...]
     values: tuple[ChainValue, ...]
+    nested: str = field(
+        default="",
+        metadata=about(
+            "Of a nested tiling its loops with their tiles, and in brackets what runs in a step of them; "
+            "empty where all operators have the same loops."
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +181,14 @@ def part_of(segment: Segment) -> ChainPart:
             if part.is_held
         )
     return ChainPart(
-        names, segment.moved_words, segment.num_macs, figures.cycles, figures.energy_pj, loops, values
+        names,
+        segment.moved_words,
+        segment.num_macs,
+        figures.cycles,
+        figures.energy_pj,
+        loops,
+        values,
+        "" if segment.nested is None else str(segment.nested),
     )
 
 
@@ -227,7 +241,8 @@ class ChainsResult(WithEnergies):
             for place, part in enumerate(chain.parts):
                 tiles = ", ".join(f"{loop.dim} {loop.tile} of {loop.extent}" for loop in part.loops)
                 value = self._value(ChainFigures(part.moved_words, part.cycles, part.energy_pj))
-                row = (" + ".join(part.nodes), tiles or "whole", f"{part.moved_words:,}", value)
+                tiles = tiles or part.nested or "whole"
+                row = (" + ".join(part.nodes), tiles, f"{part.moved_words:,}", value)
                 yield (f"{number}", *row, *figures) if place == 0 else ("", *row, "", "", "", "")
 
     def _total_table(self, total: ChainTotal) -> Table:

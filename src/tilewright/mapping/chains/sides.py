@@ -78,6 +78,11 @@ class Reach:
             for before, (first, last) in pairwise(((0, 0), *needs))
         )
 
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Whether there are positions between those that are needed."""
+        return any(before[1] < after[0] for before, after in pairwise(self.needs))
+
     def of(self, side: Side) -> Side:
         """What steps need that compute these intervals."""
         return side_of(tuple(map(self._of_interval, side.intervals)))

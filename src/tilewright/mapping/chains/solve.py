@@ -27,6 +27,9 @@ from tilewright.ir.region import full_region, input_regions, volume
 from tilewright.mapping.base import MappingSolution
 from tilewright.mapping.chains.chain import MAX_LAYERS, CannotFuse, Chain, Reaches, chain_of
 from tilewright.mapping.chains.check import USUAL_WORDS, TooLong, check_cuts, check_plan
+from tilewright.mapping.chains.check_nested import check_tree
+from tilewright.mapping.chains.nested import NestedPlan, straight_run
+from tilewright.mapping.chains.nested_search import best_tree
 from tilewright.mapping.chains.plan import check_countable, compulsory_words, least_macs
 from tilewright.mapping.chains.price import ChainCost, Pricer, read_pj, write_pj
 from tilewright.mapping.chains.runs import Stage, alike_key, stages_of
@@ -45,6 +48,7 @@ from tilewright.planning.checking import require_right
 TILINGS = Space("joint tilings")
 """All cuts of a chain and all tiles of what is tiled jointly."""
 SEARCHED_TILES = Rule("of the tiles that are searched")
+SINGLE_UNPADDED = Rule("with mappings of single operators whose factors divide the extents")
 ChainObjective = Literal["traffic", "latency", "energy"]
 """What is minimised: words past the outermost level, cycles, or energy."""
 _NUM_PRICED = 6  # joint tilings of one run, the most promising ones
@@ -54,7 +58,8 @@ _STEPS_IN_TIME = 4  # shares of steps that are mapped in the time of one joint t
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Stages that run together: under a joint tiling, or of a single stage also under mappings of its own.
+    """Stages that run together: under a joint tiling, which may be nested, or of a single stage also under
+    mappings of its own.
 
     A stage without either, which sums no products, streams what it reads and writes. There is no cost where
     only traffic counts.
@@ -67,6 +72,7 @@ class Segment:
     cost: ChainCost | None = None
     chain: Chain | None = None
     tiling: RankedPlan | None = None
+    nested: NestedPlan | None = None
     mappings: tuple[MappingSolution, ...] = ()
 
     def rank(self, objective: ChainObjective) -> tuple[float, float]:
@@ -203,7 +209,7 @@ class ChainSolver:
         quality = Quality.of(
             best[-1][0],
             Bound(bound, TILINGS, "work and compulsory traffic"),
-            Bound(max(bound, bounds[-1]), TILINGS.keeping(SEARCHED_TILES), "search"),
+            Bound(max(bound, bounds[-1]), TILINGS.keeping(SEARCHED_TILES, SINGLE_UNPADDED), "search"),
             unit=_UNITS[self.objective],
             cut_off=any(answer.is_cut_off for answer in answers),
         )
@@ -228,16 +234,21 @@ class ChainSolver:
 
     def _require_right(self, segment: Segment | None) -> None:
         """Refuse a joint tiling in which a check finds a fault; equal ones are checked once."""
-        if segment is None or segment.tiling is None or id(segment.tiling) in self._checked:
+        found = None if segment is None else segment.tiling or segment.nested
+        if segment is None or found is None or id(found) in self._checked:
             return
-        chain, ranked = segment.chain, segment.tiling
-        assert chain is not None
-        self._checked.add(id(ranked))
+        self._checked.add(id(found))
+        most_words = inf if self.verify else USUAL_WORDS
 
         def check() -> Sequence[Violation]:
             try:
-                most_words = inf if self.verify else USUAL_WORDS
-                return check_plan(chain, ranked.plan, ranked.count, self.limits.capacity_words, most_words)
+                if isinstance(found, NestedPlan):
+                    capacity_words = self.limits.capacity_words
+                    return check_tree(found.run, found.tree, found.count, capacity_words, most_words)
+                assert segment.chain is not None
+                assert isinstance(found, RankedPlan)
+                plan, count = found.plan, found.count
+                return check_plan(segment.chain, plan, count, self.limits.capacity_words, most_words)
             except TooLong:
                 return ()
 
@@ -302,7 +313,35 @@ class ChainSolver:
             (best,) = ranking.plans
             moved, num_macs = best.count.moved_words, best.count.num_macs
             segment = Segment(nodes, num_stages, moved, num_macs, None, chain, best)
-        return _answer(ranking, segment)
+        answer = _answer(ranking, segment)
+        if segment is not None and segment.moved_words == compulsory_words(chain):
+            return answer
+        return self._nested(chain, results, answer)
+
+    def _nested(self, chain: Chain, results: frozenset[Value], joint: _Answer) -> _Answer:
+        """The best nested tiling of operators, or the joint one where that moves no more."""
+        try:
+            run = straight_run(chain.nodes, results)
+        except CannotFuse:
+            return joint
+        limits = self.limits
+        if run.extra_words and not limits.keeps_weights:
+            return joint
+        found = best_tree(run, limits.capacity_words, self.deadline_s, keeps_weights=limits.keeps_weights)
+        num_tilings = joint.num_tilings + found.num_tilings
+        if not found.is_whole:
+            bound = min(joint.bound, compulsory_words(chain))
+            return joint._replace(bound=bound, is_whole=False, is_cut_off=True, num_tilings=num_tilings)
+        joint = joint._replace(num_tilings=num_tilings)
+        if found.tree is None or found.count is None:
+            return joint
+        moved = found.count.moved_words
+        joint = joint._replace(bound=min(joint.bound, moved))
+        if joint.segment is not None and joint.segment.moved_words <= moved:
+            return joint
+        plan = NestedPlan(run, found.tree, found.count)
+        segment = Segment(chain.nodes, len(stages_of(chain.nodes)), moved, least_macs(chain), nested=plan)
+        return joint._replace(segment=segment)
 
     def _priced(self, chain: Chain, num_stages: int, pricer: Pricer) -> _Answer:
         """The best of the most promising tilings: no other is mapped that must take more than the best."""
@@ -345,7 +384,7 @@ class ChainSolver:
         if mappings:
             per_word = {"traffic": 1.0, "latency": 0.0, "energy": read_pj(self.view.outermost)}
             bound = added_words(stage) * per_word[self.objective]
-            bound += sum(mapping.quality.bound for mapping in mappings)
+            bound += sum(_least_unpadded(mapping) for mapping in mappings)
         return _Answer(segment, bound)
 
     def _bounds(self, nodes: Sequence[Node]) -> tuple[int, float]:
@@ -370,6 +409,12 @@ class ChainSolver:
         moved, computed = compulsory_words(chain), least_macs(chain)
         value_of = words_moved if self.pricer is None else self.pricer.least(chain)
         return moved, float(value_of(np.array([moved]), np.array([computed]))[0])
+
+
+def _least_unpadded(mapping: MappingSolution) -> float:
+    """What no mapping whose factors divide the extents beats; of a better one that pads what that takes."""
+    proven = max(bound.value for bound in mapping.quality.bounds if bound.is_proven)
+    return min(proven, mapping.quality.cost)
 
 
 def _answer(ranking: Ranking, segment: Segment | None) -> _Answer:

@@ -10,7 +10,7 @@ from tests.unit.mapping.chains.test_solve import inverted_residual, with_buffer
 
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.region import Region
-from tilewright.mapping.chains.check import USUAL_WORDS, TooLong, _Seen, check_cuts, check_plan
+from tilewright.mapping.chains.check import USUAL_WORDS, Seen, TooLong, check_cuts, check_plan
 from tilewright.mapping.chains.runs import runs_of, stages_of
 from tilewright.mapping.chains.solve import ChainSolver
 from tilewright.planning import Bound, Quality, Space
@@ -62,7 +62,7 @@ def test_boxes_are_new_where_none_before_was_and_live_until_the_last(seed: int) 
         set() if box is None else {(i, j) for i in range(*box[0]) for j in range(*box[1])} for box in boxes
     ]
     spent: list[float] = []
-    seen = _Seen(boxes, spent.append)
+    seen = Seen(boxes, spent.append)
     before: set[tuple[int, int]] = set()
     for its, (box, count) in zip(places, seen.new, strict=True):
         assert (box, count) == (box_of(its - before), len(its - before))
