@@ -21,9 +21,19 @@ from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.pricer import Machine as PricedParts
 from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.options import AUTO, Options
-from tilewright.partition import PARTITIONERS, check_partition
+from tilewright.partition import PARTITIONERS, check_cut, check_partition
 from tilewright.partition.base import Partition
-from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Quality, Status, Stopwatch
+from tilewright.planning import (
+    UNLIMITED,
+    Budget,
+    Infeasible,
+    Meter,
+    Provenance,
+    Quality,
+    Status,
+    Stopwatch,
+    Violation,
+)
 from tilewright.planning.checking import require_right
 from tilewright.planning.grid import Grid, methods, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
@@ -148,12 +158,17 @@ class Planner:
         is_joint = self.options.plan == "joint"
         if is_joint and self.backend.launched_parts is not None:
             return self._of_papers(meter)  # the search over blocks goes on from here
-        with meter.share(_SHARE_OF_SEEDS if is_joint else 1.0):
-            best = self.compared(None, meter)
+        budget = self.options.budget
+        is_searched = is_joint and budget is not None and self.backend.price(PLAIN_RECIPE) is not None
+        if is_searched:  # which gains more than combinations of planners do, and asks for their partitions
+            best = self._begun(meter)
+        else:
+            with meter.share(_SHARE_OF_SEEDS if is_joint else 1.0):
+                best = self.compared(None, meter)
         if is_joint and self.backend.price(best.recipe) is None:
             with meter.ending_early():
                 best = self._combined(best)
-        budget, left_s = self.options.budget, meter.left_s
+        left_s = meter.left_s
         default: Program | None = None
         if self.target.is_measurable and (is_joint or (self.options.plan == "grid" and budget is not None)):
             # What least is estimated for may be slower: it must win against what is planned by default.
@@ -179,14 +194,44 @@ class Planner:
             make = functools.partial(planner.ordered, share=_SHARE_BESIDE)
             improved = Improved(given)
             with meter.ending_early():
+                seeds = self._seeds(meter, with_others=is_searched)
                 improved = planner.backend.improve(
-                    given, make, budget, seeds=planner.seeds, default=default, progress=self.clock.report
+                    given, make, budget, seeds=seeds, default=default, progress=self.clock.report
                 )
         plan = best.plan if improved.program is given else self._stated(improved.program, planner)
         attempts = (*best.attempts, *improved.attempts)
         return replace(
             best, plan=plan, recipe=best.recipe if default is None else plan.recipe, attempts=attempts
         )
+
+    def _begun(self, meter: Meter) -> Best[Program]:
+        """The better of layers one by one and of what the target plans by default."""
+        default = self.backend.default_recipe
+        first = (replace(PLAIN_RECIPE, memory=default.memory), default)
+        return self._tried(first, self._at_once(meter), meter)
+
+    def _seeds(self, meter: Meter, *, with_others: bool) -> Iterator[Partition]:
+        """Partitions that a search may go on from: of the schedules that were made, the cheapest first; and
+        those of portfolio, papers and grid that were not made yet, if each takes little of the time."""
+        for schedule in sorted(self.seeds, key=lambda schedule: schedule.quality.cost):
+            yield replace(schedule.partition, splits=schedule.splits)
+        if not with_others:
+            return
+        memory = self.backend.default_recipe.memory
+        recipes = itertools.chain(self.backend.recipes(self.partition), of_papers(memory))
+        names = (recipe.partition for recipe in recipes)
+        for name in itertools.chain(names, methods(PARTITIONERS.names(), PLAIN_RECIPE.partition)):
+            if name in self._partitions:
+                continue
+            with meter.share(_SHARE_OF_SEED), meter.ending_early():
+                try:
+                    self.partition(name)
+                except InternalError:
+                    raise
+                except TilewrightError:  # it cuts no such graph
+                    continue
+            if name in self._partitions:
+                yield self._partitions[name]
 
     def _at_once(self, meter: Meter) -> Best[Program] | None:
         """A plan of layers one by one that is there at once, where time is limited: that which the target
@@ -303,14 +348,7 @@ class Planner:
             best = self._varied(self._tried(recipes, best, meter), meter)
         assert best is not None or self.options.plan == "grid"
         if self.options.plan in ("grid", "joint"):
-            # The search of a whole program, which follows, gains more than combinations of planners do.
-            is_searched = is_joint and best is not None and self.backend.price(best.recipe) is not None
-            grid: Iterable[Recipe] = self._grid()
-            if is_searched:
-                left = meter.budget.max_evaluations - meter.num_evaluations
-                grid = itertools.islice(grid, int(_SHARE_OF_GRID * left))
-            with meter.share(_SHARE_OF_GRID if is_searched else 1.0):
-                best = self._tried(grid, best, meter)
+            best = self._tried(self._grid(), best, meter)
         assert best is not None
         return self._varied(best, meter) if is_joint else best
 
@@ -452,11 +490,19 @@ class Planner:
             solution = partitioner.solve(problem, self.options.search_budget)
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
-        solution = PARTITIONERS.verified(name, solution, Partition, lambda p: check_partition(problem, p))
+        # Where whole schedules are priced, what a partition costs kernel by kernel may decide nothing.
+        adds_up = self.backend.price(PLAIN_RECIPE) is None
+
+        def check(partition: Partition) -> Sequence[Violation]:
+            if adds_up or partition.is_priced:
+                return check_partition(problem, partition)
+            return check_cut(self.graph, partition, problem.analysis.maps)
+
+        solution = PARTITIONERS.verified(name, solution, Partition, check)
         refined = self.backend.refine(problem, solution, progress=self.clock.report)
         if refined is not solution:
             what = f"the partition that target {self.target.name!r} refined"
-            require_right(what, lambda: check_partition(problem, refined))
+            require_right(what, lambda: check(refined))
         return refined
 
     def merged(self, schedule: Schedule, recipe: Recipe) -> Schedule:
@@ -574,8 +620,8 @@ _SHARE_BESIDE = 0.15
 """Of what is left of a budget, for a schedule that was asked for, and for one that is only compared."""
 _SHARE_OF_SEEDS = 0.6
 """Of the time of a joint plan, for the plans whose blocks it combines."""
-_SHARE_OF_GRID = 0.2
-"""Of what is left of that time or of trials, for the grid on a machine that runs one program."""
+_SHARE_OF_SEED = 0.05
+"""Of what is left of the time of a search, for another partition that it may go on from."""
 _SHARE_OF_PAPERS = 0.5
 """Of the time of a joint plan of kernels that are launched one by one, for what papers propose."""
 _MOST_AT_FIRST = 1000

@@ -31,6 +31,7 @@ from tilewright.mapping.launch import Launch
 from tilewright.memory import MemoryPlan
 from tilewright.options import Options
 from tilewright.partition import Partition
+from tilewright.partition.base import priced_at
 from tilewright.planning import Budget
 from tilewright.registry import Registry
 from tilewright.schedule import Schedule
@@ -96,7 +97,7 @@ def without_last(partition: Partition) -> Partition:
 
 
 def cheaper_partition(partition: Partition) -> Partition:
-    return replace(partition, quality=replace(partition.quality, cost=partition.quality.cost / 2))
+    return replace(partition, price=priced_at(replace(partition.quality, cost=partition.quality.cost / 2)))
 
 
 def backwards(partition: Partition) -> Partition:

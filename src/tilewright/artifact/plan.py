@@ -11,7 +11,7 @@ from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.mapping.chains.plan import ChainPlan, Tiling
 from tilewright.options import Options
-from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
+from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph, priced_at
 from tilewright.partition.check_forms import form_violations
 from tilewright.partition.check_splits import tiling_violations
 from tilewright.partition.form import Blocking, Form, KernelForm
@@ -167,7 +167,7 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
             EdgeDecision(node(producer), node(consumer), value(name), reason)
             for producer, consumer, name, reason in stored.partition.decisions
         ),
-        qualities[0],
+        priced_at(qualities[0]),
         stored.partition.provenance,
         _read_splits(stored.partition, subgraphs, ".partition"),
         _read_layers(stored.partition.layers, subgraphs, node, graph),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright import families
 from tilewright.partition.base import EdgeDecision, Partition, Partitioner, PartitionProblem, Reason, Subgraph
-from tilewright.partition.check import check_partition
+from tilewright.partition.check import check_cut, check_partition
 from tilewright.registry import Registry
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Partitioner",
     "Reason",
     "Subgraph",
+    "check_cut",
     "check_partition",
 ]
 

@@ -172,10 +172,25 @@ class Subgraph:
         return f"Subgraph({self.id}, {self.name})"
 
 
+@dataclass(slots=True, eq=False)
+class Price:
+    """A partition's cost beside lower bounds, worked out when it is first asked for."""
+
+    work_out: Callable[[], Quality]
+    known: Quality | None = None
+
+    def __call__(self) -> Quality:
+        """The cost, which is known from now on."""
+        if self.known is None:
+            self.known = self.work_out()
+        return self.known
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
     """Subgraphs in a topological order of the quotient graph; `subgraphs[i].id == i`.
 
+    `price` is what it costs as kernels one after another.
     `splits[i]` is into which instances `subgraphs[i]` may run, whole unless a partitioner says so;
     `weighed` how that was chosen. `layers[i]` are its layers in the order in which an instance runs them,
     None: derived where they are asked for. `element_bytes` is how large the machine keeps an element, by the
@@ -189,7 +204,7 @@ class Partition:
     graph: Graph
     subgraphs: tuple[Subgraph, ...]
     decisions: tuple[EdgeDecision, ...]
-    quality: Quality
+    price: Price
     provenance: Provenance
     splits: tuple[Split, ...] = ()
     layers: tuple[tuple[Layer, ...], ...] | None = None
@@ -213,6 +228,16 @@ class Partition:
         object.__setattr__(self, "_records", records)
         if not self.splits:
             object.__setattr__(self, "splits", (WHOLE,) * len(self.subgraphs))
+
+    @property
+    def quality(self) -> Quality:
+        """Its cost beside lower bounds."""
+        return self.price()
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether its cost was stated, or asked for."""
+        return self.price.known is not None
 
     @property
     def is_split(self) -> bool:
@@ -376,7 +401,7 @@ def build_partition(
     """The partition with these clusters, numbered in the topological order nearest to the graph's own.
 
     `reason(producer, consumer, value, fused)` explains each edge. `quality` is what is known of its cost;
-    without it every subgraph is priced.
+    without it every subgraph is priced when that is asked for.
 
     Raises:
         ValueError: the clusters do not partition the nodes, or their quotient has a cycle.
@@ -395,10 +420,15 @@ def build_partition(
         )
         for producer, consumer, value in data_edges(graph)
     )
-    quality = quality or problem.quality_of(subgraphs, cut_off=cut_off)
-    partition = Partition(graph, subgraphs, decisions, quality, provenance)
+    price = Price(lambda: problem.quality_of(subgraphs, cut_off=cut_off), quality)
+    partition = Partition(graph, subgraphs, decisions, price, provenance)
     types = problem.element_types
     return partition if types is None else kept_as(partition, types)
+
+
+def priced_at(quality: Quality) -> Price:
+    """The price of a partition whose cost is known."""
+    return Price(lambda: quality, quality)
 
 
 def kept_as(partition: Partition, types: ElementTypes) -> Partition:

@@ -21,13 +21,13 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.memory.check import check_memory
 from tilewright.options import Options
 from tilewright.partition.analysis import Analysis
-from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.base import Partition, PartitionProblem, priced_at
 from tilewright.planning import Budget, Infeasible, Limits, Meter
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
-from tilewright.schedule.base import PriceSchedule, Schedule, Stage, StageBench
+from tilewright.schedule.base import PriceSchedule, Stage, StageBench
 from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
 from tilewright.target_ref import TargetRef
 from tilewright.targets.simulated import MappedCosts, NetworkPlan, SimulatedNetwork, Timeline
@@ -349,11 +349,12 @@ class Backend(ABC):
         make: MakeProgram,
         budget: Budget,
         *,
-        seeds: Sequence[Schedule] = (),
+        seeds: Iterable[Partition] = (),
         default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:
-        """A plan that is no worse, searched from the best one on within a budget; `seeds` are others.
+        """A plan that is no worse, searched from the best one on within a budget; `seeds` are other
+        partitions of its graph, made when they are asked for.
 
         `default` is what the answer must not be slower than, where plans are measured.
         """
@@ -370,7 +371,7 @@ class Backend(ABC):
     ) -> Partition:
         """A partition of another graph that computes the same, as merging makes it, with its cost stated
         anew; from now on its work is priced as that of refined partitions is."""
-        return replace(partition, quality=problem.quality_of(partition.subgraphs))
+        return replace(partition, price=priced_at(problem.quality_of(partition.subgraphs)))
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
         """Where a program's values lie; None where there is nothing to place.

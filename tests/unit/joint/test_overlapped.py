@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -115,6 +115,7 @@ def test_every_move_holds_each_node_once_and_its_plan_has_an_order(seed: int) ->
     plan = layer_by_layer(graph)
     pool = [tuple(Kernel((layer,), WHOLE) for k in plan.kernels for layer in k.layers)]
     moves = Moves(kernels, pool, [MEMORY, "largest-size"], ["", "resident_weights=true"], random.Random(seed))
+    assert moves.another(plan) is not None
     made = 0
     for _ in range(60):
         move = moves.draw(plan, [1.0] * len(plan.kernels))
@@ -123,7 +124,7 @@ def test_every_move_holds_each_node_once_and_its_plan_has_an_order(seed: int) ->
         nodes = sorted(i for kernel in move.plan.kernels for i in kernel.nodes)
         assert nodes == list(range(len(graph.nodes))), move.what
         try:
-            found = arranged(problem, kernels.numbered, move.plan, priced=False)
+            found = arranged(problem, kernels.numbered, move.plan)
         except ValueError:
             continue  # kernels wait for each other
         made += 1
@@ -169,12 +170,12 @@ def test_what_waits_for_itself_is_no_plan() -> None:
     circle = (Kernel((first, third)), Kernel((second,)), Kernel((last,)))
     plan = NestPlan((Nest(circle, "depth-first"),), MEMORY)
     with pytest.raises(ValueError, match="cycle"):
-        arranged(problem_of(graph), Numbered(graph), plan, priced=False)
+        arranged(problem_of(graph), Numbered(graph), plan)
     nests = tuple(
         Nest((Kernel((x,)), Kernel((y,))), "depth-first") for x, y in ((first, third), (second, last))
     )
     with pytest.raises(ValueError, match="wait for each other"):
-        arranged(problem_of(graph), Numbered(graph), NestPlan(nests, MEMORY), priced=False)
+        arranged(problem_of(graph), Numbered(graph), NestPlan(nests, MEMORY))
 
 
 def test_kernels_with_several_results_are_cut_where_all_of_these_can_be() -> None:
@@ -195,7 +196,7 @@ def test_schedules_taken_apart_into_nests_run_in_the_same_order(seed: int, order
     graph = integer_network(seed)
     schedule = compiled(graph, small_machine(), Recipe("graphturbo", order, MEMORY)).program.schedule
     plan = NestPlan(nests_of(Numbered(graph), schedule, order), MEMORY)
-    found = arranged(problem_of(graph), Numbered(graph), plan, priced=False)
+    found = arranged(problem_of(graph), Numbered(graph), plan)
     instances = instance_graph(kept_as(found.partition, element_types(small_machine())))
     named = {s.id: tuple(n.name for n in s.nodes) for s in found.partition.subgraphs}
     again = [(named[i.subgraph_id], i.index) for i in found.instances(instances)]
@@ -225,12 +226,16 @@ class Numbers:
 class Steps(Moves):
     """Moves to the next numbers."""
 
-    def __init__(self, judge: Numbers) -> None:
-        self.judge = judge
+    def __init__(self, judge: Numbers, drawn: Iterable[int] = (), asked_for: Iterable[int] = ()) -> None:
+        self.judge, self.drawn, self.asked_for = judge, iter(drawn), iter(asked_for)
 
     def draw(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
-        number = int(plan.execution) + 1
+        number = next(self.drawn, int(plan.execution) + 1)
         return Move("next", self.judge.plan(number)) if number < len(self.judge.costs) else None
+
+    def another(self, best: NestPlan) -> Move | None:
+        number = next(self.asked_for, None)
+        return None if number is None else Move("another", self.judge.plan(number))
 
 
 def test_late_acceptance_passes_through_worse_plans() -> None:
@@ -263,6 +268,16 @@ def test_a_search_begins_with_its_opening_and_goes_on_from_the_best_plan_of_it()
     assert [int(plan.execution) for plan in given] == [0, 0, 5], "each changes the best plan so far"
     assert judge.asked == [0, 5, 2, 6], "what is known is not judged again"
     assert best.cost == 4.0
+
+
+def test_plans_of_others_come_between_moves_sooner_where_one_was_better() -> None:
+    judge = Numbers([100.0] * 20 + [50.0, 200.0, 200.0, 200.0, 40.0, 200.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+    moves = Steps(judge, range(1, 20), range(20, 26))
+    search(judge, moves, start, Budget(12).start(), lambda *_: None)
+    found = [place for place, number in enumerate(judge.asked[1:]) if number >= 20]
+    assert found == [0, 1, 2, 4, 8, 9]
 
 
 def test_plans_that_run_alike_are_simulated_once() -> None:
@@ -337,7 +352,7 @@ def test_cores_share_odd_extents_in_parts_that_are_nearly_equal() -> None:
         planned = backend.plan(schedule, recipe_of(placed))  # checked
         costs.append(planned.simulation.busy_s["MME"])
     assert [split.cores for split in schedule.splits] == [(1, 1, 7, 1)] * 2
-    priced, _, _ = judge.schedule(rows, priced=True)
+    priced, _, _ = judge.schedule(rows)
     quality = Quality.of(1.0, Bound(0.0, SCHEDULES, "test"), unit="ns")
     program = Program(graph, priced.partition, replace(priced, quality=quality), Options())
     document = json.loads(json.dumps(encode_plan(program)))

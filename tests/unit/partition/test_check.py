@@ -15,6 +15,7 @@ from tilewright.partition.base import (
     Subgraph,
     build_partition,
     make_subgraph,
+    priced_at,
 )
 from tilewright.partition.check import check_partition
 from tilewright.partition.none import NonePartitioner
@@ -105,10 +106,10 @@ def test_an_edge_without_a_reason_is_seen(problem: PartitionProblem) -> None:
 def test_a_wrong_cost_or_bound_is_seen(problem: PartitionProblem) -> None:
     partition = solve(problem)
     cheap = replace(partition.quality, cost=partition.quality.cost - 1)
-    assert "cost" in rules(problem, replace(partition, quality=cheap))
+    assert "cost" in rules(problem, replace(partition, price=priced_at(cheap)))
     bound = replace(partition.quality.widest, value=partition.quality.cost + 1)
     high = replace(partition.quality, bounds=(bound,))
-    assert "bound" in rules(problem, replace(partition, quality=high))
+    assert "bound" in rules(problem, replace(partition, price=priced_at(high)))
 
 
 def test_every_reason_explains_itself() -> None:

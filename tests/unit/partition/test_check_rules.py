@@ -10,7 +10,7 @@ import pytest
 from tests.support.graphs import GraphBuilder
 
 from tilewright.ir.graph import Graph
-from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
+from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition, priced_at
 from tilewright.partition.check import check_cut, check_partition
 from tilewright.partition.check_forms import form_violations
 from tilewright.partition.check_fusions import check_fusions
@@ -132,7 +132,7 @@ def test_costs_and_bounds_are_right_to_a_billionth() -> None:
     quality = GOOD.quality
     for factor, wrong in ((1 + 1e-10, []), (1 - 1e-10, []), (1 + 1e-8, ["cost"]), (1 - 1e-8, ["cost"])):
         stated = replace(quality, cost=quality.cost * factor, bounds=())
-        assert rules(replace(GOOD, quality=stated)) == wrong
+        assert rules(replace(GOOD, price=priced_at(stated))) == wrong
     bound = quality.widest
     for value, is_proven, wrong in (
         (quality.cost, True, []),
@@ -141,8 +141,9 @@ def test_costs_and_bounds_are_right_to_a_billionth() -> None:
         (quality.cost * 2, False, []),
     ):
         bounds = (replace(bound, value=value, is_proven=is_proven),)
-        assert rules(replace(GOOD, quality=replace(quality, bounds=bounds))) == wrong
-    left_out = replace(GOOD, subgraphs=GOOD.subgraphs[:2], quality=replace(quality, cost=0.0, bounds=()))
+        assert rules(replace(GOOD, price=priced_at(replace(quality, bounds=bounds)))) == wrong
+    free = priced_at(replace(quality, cost=0.0, bounds=()))
+    left_out = replace(GOOD, subgraphs=GOOD.subgraphs[:2], price=free)
     assert "cost" not in rules(left_out)  # whose cost is that of other work
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tilewright.joint.launched.content import Kernel
@@ -15,8 +15,6 @@ from tilewright.records import dataclass
 Change = Callable[[Sequence[Kernel]], "tuple[Kernel, ...] | None"]
 """What takes the place of the kernels of a window; None where that is impossible."""
 _MOST_JOINED = 6
-_MOST_BEGUN = 6
-"""Other plans whose kernels a search tries before it draws moves."""
 _MOST_AXES = 8
 """Axes of results along which cores may share them when a search begins."""
 
@@ -36,20 +34,21 @@ Beginning = Callable[[NestPlan], Move]
 class Moves:
     """Random changes of plans of one graph, drawn from a generator: equal seeds give equal moves.
 
-    `pool` are the kernels of other plans; `memories` and `executions` what else may place values and run it.
+    `others` are the kernels of other plans, made when they are asked for, `pool` those that
+    were; `memories` and `executions` what else may place values and run it.
     """
 
     def __init__(
         self,
         kernels: Kernels,
-        pool: Sequence[Sequence[Kernel]],
+        others: Iterable[tuple[Kernel, ...]],
         memories: Sequence[str],
         executions: Sequence[str],
         generator: random.Random,
     ) -> None:
         self.kernels, self.random = kernels, generator
-        self.pool, self.memories, self.executions = pool, memories, executions
-        self._homes = [{i: k for k in plan for i in k.nodes} for plan in pool]
+        self.memories, self.executions = memories, executions
+        self.others, self.pool = iter(others), dict[tuple[Kernel, ...], dict[int, Kernel]]()
         nodes, numbers = kernels.numbered.nodes, kernels.numbered.numbers
         self._sources = [
             tuple(dict.fromkeys(numbers[v.producer] for v in n.operands() if v.producer is not None))
@@ -69,25 +68,27 @@ class Moves:
         return self._of_kernels(plan, weights)
 
     def opening(self) -> list[Beginning]:
-        """First steps: the first places and ways to run that are known, what kernels make shared in the
-        fastest way, and the kernels of other plans, run and shared as the best plan so far."""
+        """First steps: the first places and ways to run that are known, and what kernels make shared in the
+        fastest way."""
 
         def placed(memory: str, execution: str) -> Beginning:
             what = f"values placed by {memory}, {execution or 'nothing resident'}"
             return lambda best: Move(what, replace(best, memory=memory, execution=execution))
 
-        def taken(place: int) -> Beginning:
-            def change(best: NestPlan) -> Move:
-                plan = replace(best, nests=(Nest(tuple(self.pool[place]), RULES[0]),))
-                is_shared = any(kernel.split.cores for kernel in best.kernels)
-                plan = self.shared(plan, range(_MOST_AXES)) if is_shared else plan
-                return Move(f"kernels of plan {place}", plan)
-
-            return change
-
         found = [placed(memory, execution) for execution in self.executions for memory in self.memories[:2]]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
-        return [*found, *map(taken, range(min(_MOST_BEGUN, len(self.pool))))]
+        return found
+
+    def another(self, best: NestPlan) -> Move | None:
+        """The kernels of the next other plan, run and shared as the best so far; None: there are no more."""
+        kernels = next((k for k in self.others if k not in self.pool), None)
+        if kernels is None:
+            return None
+        self.pool[kernels] = {i: kernel for kernel in kernels for i in kernel.nodes}
+        plan = replace(best, nests=(Nest(kernels, RULES[0]),))
+        is_shared = any(kernel.split.cores for kernel in best.kernels)
+        plan = self.shared(plan, range(_MOST_AXES)) if is_shared else plan
+        return Move(f"kernels of plan {len(self.pool) - 1}", plan)
 
     def _pick(self, weights: Sequence[float]) -> int:
         return self.random.choices(range(len(weights)), weights)[0]
@@ -154,7 +155,7 @@ class Moves:
         kernels = plan.kernels
         home = {i: k for k in kernels for i in k.nodes}
         place = self.random.randrange(len(self.pool))
-        other = self._homes[place]
+        other = [*self.pool.values()][place]
         mine, theirs = dict.fromkeys([kernels[self._pick(weights)]]), dict[Kernel, None]()
         stack = list(mine)
         while stack:

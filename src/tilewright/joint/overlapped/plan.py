@@ -14,7 +14,7 @@ from typing import Literal
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.layers import layer_of
-from tilewright.planning import Provenance, Quality, Status
+from tilewright.planning import Provenance
 from tilewright.records import dataclass
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.schedule.instances import InstanceGraph, Kind
@@ -23,7 +23,6 @@ from tilewright.schedule.orders import Demand, breadth_first, depth_first, min_d
 Rule = Literal["depth-first", "breadth-first", "min-delta"]
 RULES: tuple[Rule, ...] = ("depth-first", "breadth-first", "min-delta")
 NAME = "joint"
-_UNPRICED = Quality(0.0, "ns", Status.FEASIBLE, ())
 _ORDERS = {"depth-first": depth_first, "breadth-first": breadth_first, "min-delta": min_delta}
 
 
@@ -108,6 +107,12 @@ def _demand(graph: InstanceGraph, inside: Sequence[int]) -> Demand:
     )
 
 
+def kernels_of(numbered: Numbered, partition: Partition) -> tuple[Kernel, ...]:
+    """The kernels of a partition with their slices."""
+    splits = partition.splits
+    return tuple(Kernel(_numbers(numbered, partition, s.id), splits[s.id]) for s in partition.subgraphs)
+
+
 def nests_of(numbered: Numbered, schedule: Schedule, rule: Rule) -> tuple[Nest, ...]:
     """The kernels of a schedule in nests: runs of instances that end all subgraphs that they begin."""
     partition, splits = schedule.partition, schedule.splits
@@ -129,8 +134,8 @@ def _numbers(numbered: Numbered, partition: Partition, number: int) -> tuple[tup
     return tuple(tuple(numbered.numbers[node] for node in layer.nodes) for layer in layers)
 
 
-def arranged(problem: PartitionProblem, numbered: Numbered, plan: NestPlan, *, priced: bool) -> Arranged:
-    """A plan as a partition of the graph; its cost as kernels of their own is only worked out where `priced`.
+def arranged(problem: PartitionProblem, numbered: Numbered, plan: NestPlan) -> Arranged:
+    """A plan as a partition of the graph.
 
     Raises:
         ValueError: kernels, or nests, wait for each other.
@@ -141,7 +146,6 @@ def arranged(problem: PartitionProblem, numbered: Numbered, plan: NestPlan, *, p
         [[nodes[i] for i in kernel.nodes] for kernel in kernels],
         lambda producer, consumer, value, fused: Reason.CLUSTER if fused else Reason.COST,
         Provenance(NAME),
-        quality=None if priced else _UNPRICED,
     )
     by_id = {partition.subgraph_of(nodes[next(k.nodes)]).id: k for k in kernels}
     home = {kernel: place for place, nest in enumerate(plan.nests) for kernel in nest.kernels}

@@ -16,6 +16,8 @@ from tilewright.records import dataclass
 
 LENGTH = 20
 """Steps that a plan is compared with the one before."""
+_MOST_BETWEEN = 8
+"""Steps between two plans of other planners, at most."""
 _MOST_DRAWN = 400
 """Moves in a row that are impossible, known or refused by bounds, before the search ends."""
 
@@ -53,18 +55,22 @@ def search(
 ) -> Judged:
     """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
     what was done to get it, and the least cost so far. The steps of an `opening` are taken first; the search
-    goes on from the best plan of them."""
+    goes on from the best plan of them. Plans of other planners are tried in between: the next one at once
+    after one that was better, else after twice as many steps as before."""
     best = current = start
     costs = [start.cost] * length
     seen = {start.plan}
     step = refused = 0
     is_paid, is_opening = False, True
     first = iter(opening)
+    due, between = 0, 1
     while refused < _MOST_DRAWN:
-        beginning = next(first, None)
+        beginning, other = next(first, None), None
         if beginning is None and is_opening:
             is_opening, current, costs = False, best, [best.cost] * length
-        move = beginning(best.plan) if beginning else moves.draw(current.plan, weights_of(current))
+        if beginning is None and step >= due and (other := moves.another(best.plan)) is not None:
+            due, between = step + between, min(2 * between, _MOST_BETWEEN)
+        move = other or (beginning(best.plan) if beginning else moves.draw(current.plan, weights_of(current)))
         if move is None or move.plan in seen:
             refused += 1
             continue
@@ -81,6 +87,8 @@ def search(
             current = found
             if found.cost < best.cost:
                 best = found
+                if other is not None:
+                    due, between = step + 1, 1
         if found.is_known:
             continue
         report(found, move.what, best.cost)

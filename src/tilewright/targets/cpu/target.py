@@ -26,7 +26,7 @@ from tilewright.ir.nest import Opaque, Stepwise, Walks
 from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory
 from tilewright.options import Options
-from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.base import Partition, PartitionProblem, priced_at
 from tilewright.planning import Budget, Infeasible, Limits, Meter, Status, option
 from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
@@ -404,8 +404,9 @@ class CpuBackend(Backend):
         self.costs.lowered(partition.subgraphs, lowering.work)
         is_cut_off = partition.quality.status is Status.CUT_OFF
         quality = problem.quality_of(partition.subgraphs, cut_off=is_cut_off)
-        partition = replace(partition, quality=quality)
-        self._kernels[partition] = replace(lowering, partition=replace(lowering.partition, quality=quality))
+        price = priced_at(quality)
+        partition = replace(partition, price=price)
+        self._kernels[partition] = replace(lowering, partition=replace(lowering.partition, price=price))
         return partition
 
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
@@ -434,7 +435,7 @@ class CpuBackend(Backend):
         make: MakeProgram,
         budget: Budget,
         *,
-        seeds: Sequence[Schedule] = (),
+        seeds: Iterable[Partition] = (),
         default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:

@@ -271,7 +271,7 @@ class NpuBackend(Backend):
         make: MakeProgram,
         budget: Budget,
         *,
-        seeds: Sequence[Schedule] = (),
+        seeds: Iterable[Partition] = (),
         default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from tilewright.errors import InternalError, TilewrightError
@@ -14,17 +14,16 @@ from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Numbered
 from tilewright.joint.overlapped.kernels import Kernels
 from tilewright.joint.overlapped.moves import Moves
-from tilewright.joint.overlapped.plan import NAME, RULES, NestPlan, arranged, nests_of
+from tilewright.joint.overlapped.plan import NAME, RULES, NestPlan, arranged, kernels_of, nests_of
 from tilewright.joint.overlapped.search import Judged, search
-from tilewright.partition import check_partition
-from tilewright.partition.base import PartitionProblem, kept_as
+from tilewright.partition import check_cut
+from tilewright.partition.base import Partition, PartitionProblem, kept_as
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.planning import Budget, Provenance
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress, SearchEnded, after_the_end, interrupt_search
-from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.base import Improved, MakeProgram
@@ -79,14 +78,14 @@ class NestJudge:
         makers = [n for n in nodes if n.output.shape == value.shape]
         return fastest_binding(self.works, makers, region, self.num_cores, axes)
 
-    def schedule(self, plan: NestPlan, *, priced: bool = False) -> tuple[Schedule, NestPlan, Sequence[int]]:
+    def schedule(self, plan: NestPlan) -> tuple[Schedule, NestPlan, Sequence[int]]:
         """A plan as a schedule without a cost, with its kernels in the order of the schedule, and their
         places by subgraph.
 
         Raises:
             ValueError: kernels wait for each other.
         """
-        found = arranged(self.problem, self.numbered, plan, priced=priced)
+        found = arranged(self.problem, self.numbered, plan)
         partition = found.partition
         graph = instance_graph(kept_as(partition, self.types), partition.splits, self.problem.analysis.maps)
         stages = found.stages(graph, self.num_cores)
@@ -134,10 +133,14 @@ def _losses(planned: SimulatedPlan) -> list[float]:
     return losses
 
 
+_LEAST_S = 1e-3
+"""Of a budget that is used up."""
+
+
 def improved(
     judge: NestJudge,
     start: Program,
-    seeds: Sequence[Schedule],
+    seeds: Iterable[Partition],
     make: MakeProgram,
     check: Callable[[Program], object],
     budget: Budget,
@@ -146,24 +149,23 @@ def improved(
     seed: int,
     progress: Progress | None = None,
 ) -> Improved:
-    """The best plan found from one on, never worse than it; `seeds` are schedules of other plans of the
-    graph. Each program that is published passes `check`, which raises where it is wrong."""
+    """The best plan found from one on, never worse than it; `seeds` are other partitions of the
+    graph, made when they are asked for. The program that is made of it, within the time of a budget, passes
+    `check`, which raises where it is wrong."""
     numbered, meter = judge.numbered, budget.start()
+    whole_s = meter.left_s
     first = _first(judge, start)
     if first is None:
         return Improved(start)
     attempts: list[Attempt] = []
-    latest = _Latest(judge, make, check, start)
-    pool = dict.fromkeys(
-        tuple(k for n in nests_of(numbered, s, RULES[0]) for k in n.kernels)
-        for s in sorted(seeds, key=lambda schedule: schedule.quality.cost)
-        if s.partition.graph is numbered.graph
-    )
+    better: list[Judged] = []
+    others = (kernels_of(numbered, p) for p in seeds if p.graph is numbered.graph)
     cost = start.schedule.quality.cost
 
     def report(judged: Judged, what: str, least: float) -> None:
         attempts.append(Attempt(f"search {meter.num_evaluations}: {what}", judged.cost))
-        latest.take(judged, is_due=budget.deadline_s is not None)
+        if judged.cost < (better[-1].cost if better else cost):
+            better.append(judged)
         if progress is not None:
             progress(f"search: {what}, best so far {cost / least:.2f} x the start", *meter.progress)
 
@@ -176,47 +178,34 @@ def improved(
         widest.recompute_limit,
         judge.share,
     )
-    moves = Moves(kernels, tuple(pool), memories, executions, random.Random(seed))
+    moves = Moves(kernels, others, memories, executions, random.Random(seed))
+    left_s = meter.left_s
+    # A program is made and checked in about the time in which the start was judged.
+    own = 1.0
+    if left_s is not None and whole_s is not None:
+        own = max(0.5, 1 - (whole_s - left_s) / max(left_s, _LEAST_S))
     try:
-        search(judge, moves, first, meter, report, moves.opening())
+        with meter.share(own):
+            search(judge, moves, first, meter, report, moves.opening())
     except SearchEnded:
         pass
     except KeyboardInterrupt:
         if not interrupt_search():  # nothing around goes on with the best so far
             raise
+    if not better:
+        return Improved(start, tuple(attempts))
     with after_the_end():
-        latest.finish()
-    return Improved(latest.program, tuple(attempts))
+        program = _made(judge, better[-1].plan, make)
+        check(program)
+    return Improved(program, tuple(attempts))
 
 
-@dataclass(slots=True, eq=False)
-class _Latest:
-    """The best program so far. It is made at once where time may end the search, else when that is over."""
-
-    judge: NestJudge
-    make: MakeProgram
-    check: Callable[[Program], object]
-    program: Program
-    better: Judged | None = None
-
-    def take(self, judged: Judged, *, is_due: bool) -> None:
-        """Look at a plan that was judged."""
-        least = self.program.schedule.quality.cost if self.better is None else self.better.cost
-        if judged.cost < least:
-            self.better = judged
-            if is_due:
-                self.finish()
-
-    def finish(self) -> None:
-        """Make the program of the best plan, if it is not made yet."""
-        if self.better is None:
-            return
-        schedule, plan, _ = self.judge.schedule(self.better.plan, priced=True)
-        problem = self.judge.problem
-        require_right("a searched partition", lambda: check_partition(problem, schedule.partition))
-        program = self.make(schedule.partition, recipe_of(plan), stages=schedule.stages)
-        self.check(program)
-        self.program, self.better = program, None
+def _made(judge: NestJudge, plan: NestPlan, make: MakeProgram) -> Program:
+    """A plan as a program."""
+    schedule, placed, _ = judge.schedule(plan)
+    problem, partition = judge.problem, schedule.partition
+    require_right("a searched partition", lambda: check_cut(problem.graph, partition, problem.analysis.maps))
+    return make(partition, recipe_of(placed), stages=schedule.stages)
 
 
 def _first(judge: NestJudge, start: Program) -> Judged | None:
