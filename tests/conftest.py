@@ -6,12 +6,19 @@ import datetime
 import gc
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from tests.support.sampling import drawn
 
 from tilewright.testing.features import PROCESSORS
 from tilewright.testing.other_processor import run_as
+
+if sys.dont_write_bytecode:
+    # Asserts of test modules are rewritten, which takes 16 s of processor in each worker: kept all the same.
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -76,13 +77,15 @@ def test_paths_in_code_type_exist(page: Path) -> None:
     assert missing == []
 
 
+@functools.cache
+def words_of_the_code() -> frozenset[str]:
+    files = (path for top in ("src", "tests") for path in (ROOT / top).rglob("*.py"))
+    return frozenset(word for path in files for word in re.findall(r"\w+", path.read_text()))
+
+
 @pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
 def test_names_in_code_type_stand_in_the_code(page: Path) -> None:
     """Names of functions, classes and tests in code type exist somewhere in the sources or tests."""
-    text = "\n".join(
-        path.read_text() for top in ("src", "tests") for path in sorted((ROOT / top).rglob("*.py"))
-    )
-    words = set(re.findall(r"\w+", text))
     names = {
         part
         for found in INLINE.findall(page.read_text())
@@ -90,7 +93,7 @@ def test_names_in_code_type_stand_in_the_code(page: Path) -> None:
         for part in found.split(".")
     }
     assert names
-    assert sorted(names - words - {"onnx"}) == []
+    assert sorted(names - words_of_the_code() - {"onnx"}) == []
 
 
 def test_the_map_names_every_module_folder_and_planner() -> None:
