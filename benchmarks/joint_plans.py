@@ -40,7 +40,7 @@ from tilewright.planning.portfolio import Recipe
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 
-NAMES = dict(zip(("GraphTurbo", "AGO", "CoSA", "PCGC", "IOS"), PAPERS, strict=True))
+NAMES = dict(zip(("AGO", "GraphTurbo", "CoSA", "PCGC", "IOS"), PAPERS, strict=True))
 """Partitioner, scheduler and execution of each paper."""
 NETWORKS = (
     "squeezenet1_1,mobilenet_v2,googlenet,shufflenet_v2_x1_0,resnet50,mobilevit_s,efficientnet_b0,densenet121,"

@@ -7,8 +7,8 @@ merging makes of it, and each better plan is judged as a whole.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field, replace
 
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import decisions_of
@@ -34,7 +34,7 @@ from tilewright.planner import (
     machine_of,
     with_sums_split,
 )
-from tilewright.planning import Bound, Meter, Provenance, Quality, Status
+from tilewright.planning import UNLIMITED, Bound, Budget, Meter, Provenance, Quality, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
@@ -47,18 +47,22 @@ from tilewright.schedule.space import SAME_MERGES, SAME_SUMS
 from tilewright.targets.base import Backend
 from tilewright.text.formatting import counted
 
-_SHARE_OF_PROOF = 0.4
-"""Of what is left of a budget behind the search on a graph, for the proof of what it found."""
 _NUM_MERGED, _NUM_AGAIN = 3, 8
 """Graphs that merging made of which plans are made, too, and recipes that are tried on each graph."""
 _NUM_FIRST = 2
 """Recipes that are tried at first where sums are in parts: those that took least so far."""
 _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
-_SHARE_OF_SUMS, _SHARE_OF_GRAPH = 0.8, 0.5
-"""Of the time that is left, for the first plans with sums in parts, and for what is done with each graph."""
-_SHARE_OF_JOINING = 0.7
-"""Of the time for the first plans, for layers that are joined."""
+_SHARE_OF_SUMS, _SHARE_OF_NEAREST, _SHARE_OF_METHODS = 0.5, 0.25, 0.6
+_SHARE_OF_BLOCKS, _SHARE_OF_KERNELS, _SHARE_OF_GRAPH = 0.4, 0.7, 0.5
+"""Of the time that is left, for the first plans with sums in parts; for recipes that vary the best, and for
+others; for blocks of the graph, for kernels, slices and places, and for each other graph."""
+_SHARE_OF_LARGE, _SHARE_OF_JOINING = 0.8, 0.7
+"""Of the time that is left, for the first plans of a large network; of that, for layers that are joined."""
+_SHARE_BEFORE_PROOF = 0.9
+"""Of the time of the search, for all but the proof of its plan."""
+_SHARE_OF_TRIALS = 0.5
+"""Of the trials that are left, for kernels, slices and places."""
 
 
 def joint_plan(
@@ -74,11 +78,13 @@ def joint_plan(
 
 @dataclass(slots=True, eq=False)
 class _Found:
-    """The best plan so far of one graph: as it is, or `rewritten`."""
+    """The best plan so far of one graph: as it is, or `rewritten`; the search over its blocks."""
 
     planner: Planner
     best: Best[Program]
+    prices: TaskSettings | None
     rewritten: Rewritten | None = None
+    _blocks: _Blocks | None = field(init=False, default=None)
 
     @property
     def cost(self) -> float:
@@ -91,34 +97,83 @@ class _Found:
         is_split = self.rewritten is not None and SAME_SUMS in self.rewritten.rules
         return tuple(map(with_sums_split, attempts)) if is_split else attempts
 
+    @property
+    def blocks(self) -> _Blocks:
+        """The search over blocks of this graph's plans."""
+        if self._blocks is None:
+            self._blocks = _Blocks(self.planner, self.prices)
+        return self._blocks
+
+    def searches(self) -> Iterator[tuple[Callable[[Meter], None], float]]:
+        """What may find a better plan, by turns, and shares of the time that is left then: what varies the
+        best recipe, then slices and places of plans in slices, or other ways to cut of those that run
+        subgraphs whole."""
+        is_varied = self.planner.varies(self.best.recipe)
+        if is_varied:
+            yield self.try_nearest, _SHARE_OF_NEAREST
+        is_sliced = any(split.num_instances > 1 for split in self.best.plan.schedule.splits)
+        if not is_sliced:
+            yield self.try_methods, _SHARE_OF_METHODS
+        yield self.search_blocks, _SHARE_OF_BLOCKS
+        if is_varied or is_sliced:
+            yield self.search_kernels, _SHARE_OF_KERNELS
+        if is_sliced:
+            yield self.try_methods, _SHARE_OF_METHODS
+
+    def try_nearest(self, meter: Meter) -> None:
+        """Try recipes that vary the best one."""
+        self.best = self.planner.varied(self.best, meter)
+
+    def try_methods(self, meter: Meter) -> None:
+        """Try papers, pairs of their methods, and the portfolio."""
+        self.best = self.planner.promising(self.best, meter)
+
+    def try_again(self, recipes: Sequence[Recipe], meter: Meter) -> None:
+        """Try recipes that were tried on another graph."""
+        tried = {attempt.recipe for attempt in self.best.attempts}
+        left = [recipe for recipe in recipes if recipe not in tried]
+        self.best = _best_of_recipes(self.planner, left, meter, self.best)
+
+    def search_blocks(self, meter: Meter) -> None:
+        """Go on from the best combination of the blocks of all plans."""
+        if not meter.is_over:
+            self.best = self.blocks.searched(self.best, meter)
+
+    def prove(self, meter: Meter) -> None:
+        """Say how far from the best of its space the plan can be, as far as the time lasts."""
+        if self._blocks is not None or not meter.is_over:
+            self.best = self.blocks.proven(self.best, meter)
+
+    def search_kernels(self, meter: Meter) -> None:
+        """Change kernels, slices and places of the best plan, as long as this gains something, if nothing in
+        it runs side by side."""
+        left_s, budget = meter.left_s, meter.budget
+        stages = self.best.plan.schedule.stages
+        is_serial = all(len(s.groups) == 1 and not any(s.groups[0].inside) for s in stages)
+        is_limited = left_s is not None or budget.max_evaluations != UNLIMITED
+        if meter.is_over or not (is_serial and is_limited):
+            return
+        num_trials = UNLIMITED
+        if budget.max_evaluations != UNLIMITED:
+            num_trials = int(_SHARE_OF_TRIALS * (budget.max_evaluations - meter.num_evaluations))
+        before = len(self.best.attempts)
+        own = Budget(num_trials, None if left_s is None else max(left_s, 0.001))
+        self.best = self.planner.improved(self.best, own, meter)
+        meter.num_evaluations += len(self.best.attempts) - before
+
 
 def _best_of_graphs(
     planner: Planner, best: Best[Program], meter: Meter, prices: TaskSettings | None
 ) -> tuple[Best[Program], Backend]:
+    plain = _Found(planner, best, prices)
     if planner.given is not None and not _is_open(planner.options):
-        return _best_of_blocks(planner, best, meter, prices), planner.backend
-    plain = _Found(planner, best)
-    found = [plain]
-    with meter.ending_early(), meter.share(_SHARE_OF_SUMS):
-        found += _first_of_graphs(plain, meter)
-    with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
-        plain.best = planner.compared(plain.best, meter)
-    recipes = cheapest(plain.best)[:_NUM_AGAIN]
-    with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
-        for one in found[1:]:
-            left = [recipe for recipe in recipes if recipe not in {a.recipe for a in one.best.attempts}]
-            one.best = _best_of_recipes(one.planner, left, meter, one.best)
-        for merged in _merged(planner, meter):
-            found += _planned(planner, merged, recipes, meter)
-    if planner.options.only:
-        for one in found:  # what recipes made may differ in what is frozen
-            one.best = replace(one.planner.plan_with_frozen(LEFT_OPEN), attempts=one.best.attempts)
-    found.sort(key=lambda one: one.cost)
-    for number, one in enumerate(found[:_NUM_SEARCHED]):
-        is_last = number + 1 >= min(len(found), _NUM_SEARCHED)
-        with meter.ending_early(), meter.share(1.0 if is_last else _SHARE_OF_GRAPH):
-            one.best = _best_of_blocks(one.planner, one.best, meter, prices)
-    chosen = min(found, key=lambda one: one.cost)
+        plain.search_blocks(meter)
+        plain.prove(meter)
+        return plain.best, planner.backend
+    with meter.share(_SHARE_BEFORE_PROOF):
+        found = _of_all_graphs(plain, meter)
+    chosen = _least(found)
+    chosen.prove(meter)
     others = [a for one in found if one is not plain for a in one.attempts]
     answer = replace(
         chosen.best, attempts=(*plain.best.attempts, *others), num_untried=plain.best.num_untried
@@ -131,9 +186,48 @@ def _best_of_graphs(
     return answer, chosen.planner.of_execution(answer.plan.recipe).backend
 
 
+def _of_all_graphs(plain: _Found, meter: Meter) -> list[_Found]:
+    """The best plans found of the graph and of what it may be rewritten to: on the one that is better at
+    first, then on the others."""
+    planner, found = plain.planner, [plain]
+    is_open = not planner.options.only
+    with meter.ending_early(), meter.share(_SHARE_OF_LARGE if planner.is_large else _SHARE_OF_SUMS):
+        found += _first_of_graphs(plain, meter)
+    first = _least(found)
+    for search, share in first.searches() if is_open else ():
+        with meter.ending_early(), meter.share(share):
+            search(meter)
+    with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
+        plain.try_methods(meter)
+    recipes = cheapest(plain.best)[:_NUM_AGAIN]
+    with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
+        for one in found[1:]:
+            one.try_again(recipes, meter)
+        for merged in _merged(planner, meter):
+            found += _planned(plain, merged, recipes, meter)
+    if planner.options.only:
+        for one in found:  # what recipes made may differ in what is frozen
+            one.best = replace(one.planner.plan_with_frozen(LEFT_OPEN), attempts=one.best.attempts)
+    else:
+        with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
+            plain.best = planner.rest_of_grid(plain.best, meter)
+    found.sort(key=lambda one: one.cost)
+    for one in found[:_NUM_SEARCHED]:
+        with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
+            one.search_blocks(meter)
+    if is_open:
+        with meter.ending_early():
+            _least(found).search_kernels(meter)
+    return found
+
+
+def _least(found: Sequence[_Found]) -> _Found:
+    return min(found, key=lambda one: one.cost)
+
+
 def _first_of_graphs(plain: _Found, meter: Meter) -> Iterator[_Found]:
-    """What is found first: layers joined, with their sums in parts where these are cheaper, and what the best
-    recipes make of such a graph. Where no sums are in parts, `plain` has what is better."""
+    """What is found first: layers of large networks joined, with their sums in parts where these are cheaper,
+    and what the best recipes make of such a graph. Where no sums are in parts, `plain` has what is better."""
     planner = plain.planner
     rewritten = _sums_in_parts(planner)
     if rewritten is None:
@@ -147,12 +241,13 @@ def _first_of_graphs(plain: _Found, meter: Meter) -> Iterator[_Found]:
         with contextlib.nullcontext() if best is None else meter.ending_early():
             best = _best_of_recipes(other, recipes, meter, best)
     if best is not None:
-        yield _Found(other, best, rewritten)
+        yield _Found(other, best, plain.prices, rewritten)
 
 
 def _joined(planner: Planner, best: Best[Program] | None, meter: Meter) -> Best[Program] | None:
-    """The better of a plan and layers that are joined window by window; None: there is neither."""
-    if planner.options.only:
+    """The better of a plan and layers of a large network that are joined window by window; None: there is
+    neither."""
+    if planner.options.only or not planner.is_large:
         return best
     recipe = replace(COMBINED, memory=planner.backend.default_recipe.memory)
     pricer = LaunchedPricer(Numbered(planner.graph), machine_of(planner.backend, planner.options))
@@ -203,14 +298,14 @@ def _with(
 
 
 def _planned(
-    planner: Planner, rewritten: Rewritten, recipes: Sequence[Recipe], meter: Meter
+    plain: _Found, rewritten: Rewritten, recipes: Sequence[Recipe], meter: Meter
 ) -> Iterator[_Found]:
     """What recipes make of a rewritten graph; nothing without any, or if time ends before the first plan."""
     if not recipes:
         return
-    other = planner.of_graph(rewritten.graph)
+    other = plain.planner.of_graph(rewritten.graph)
     with meter.ending_early():
-        yield _Found(other, _best_of_recipes(other, recipes, meter), rewritten)
+        yield _Found(other, _best_of_recipes(other, recipes, meter), plain.prices, rewritten)
 
 
 def _best_of_recipes(
@@ -220,60 +315,98 @@ def _best_of_recipes(
     return best_of(recipes, planner.program, cost_of, report, incumbent=best, meter=meter, show=brief)
 
 
-def _best_of_blocks(
-    planner: Planner, best: Best[Program], meter: Meter, prices: TaskSettings | None
-) -> Best[Program]:
-    """The better of a plan and what the search over blocks finds from all plans of its graph on."""
-    if meter.is_over:
-        return best
-    backend, numbered = planner.backend, Numbered(planner.graph)
-    recipe = replace(COMBINED, memory=backend.default_recipe.memory)
-    plans = [tuple(numbered.contents(s)) for s in planner.seeds if s.partition.graph is planner.graph]
-    frozen = _frozen(planner, numbered)
-    machine = machine_of(planner.backend, planner.options)
-    pricer = LaunchedPricer(numbered, machine) if frozen is None else frozen.pricer(numbered, machine)
+class _Blocks:
+    """The search over the blocks of all plans of one graph, and what it has priced."""
 
-    def judge(contents: Sequence[Content], bound: Bound | None = None) -> None:
-        nonlocal best
-        schedule = _scheduled(planner, numbered, contents, recipe)
+    def __init__(self, planner: Planner, prices: TaskSettings | None) -> None:
+        self.planner, self.prices = planner, prices
+        self.numbered = Numbered(planner.graph)
+        self.recipe = replace(COMBINED, memory=planner.backend.default_recipe.memory)
+        self.frozen = _frozen(planner, self.numbered)
+        machine = machine_of(planner.backend, planner.options)
+        frozen, numbered = self.frozen, self.numbered
+        self.pricer = (
+            LaunchedPricer(numbered, machine) if frozen is None else frozen.pricer(numbered, machine)
+        )
+
+    def searched(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The better of a plan and what the search finds from all plans on."""
+        judged = _Judged(self, best)
+        with meter.ending_early():
+            search = self._search(meter)
+            if self.frozen is not None and search.best:
+                judged(search.best)  # the best plan of all that leaves what is frozen
+            if not self._is_staged:
+                search.run(judged)
+        return judged.best
+
+    def proven(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The better of a plan and the best of a declared space, with what is proven of it, as far as the
+        time lasts."""
+        judged, proof = _Judged(self, best), None
+        with meter.ending_early():
+            if not meter.is_over:
+                proof = self._prove(judged, meter)
+        best = judged.best
+        with after_the_end():
+            if proof is not None:
+                best = replace(best, plan=_with_bounds(best, proof, self.pricer, self.recipe))
+            if best.plan.graph is self.numbered.graph:
+                contents = tuple(self.numbered.contents(best.plan.schedule))
+                self.planner.decisions = tuple(decisions_of(self.pricer, contents))
+        return best
+
+    def _prove(self, judged: _Judged, meter: Meter) -> Proof | None:
+        search, frozen = self._search(meter), self.frozen
+        if frozen is None or not frozen.has_kernels:
+            proof = search.prove(judged, 1.0)
+            if proof is None or frozen is None:
+                return proof
+            return replace(proof, bound=replace(proof.bound, space=proof.bound.space.keeping(*frozen.rules)))
+        problem = self.planner.schedule_problem(frozen.partition, self.recipe)
+        least = search.prove_frozen(frozen, problem)
+        if least is not None:
+            judged(least.contents, least.bound)
+        elif self._is_staged:
+            search.run(judged)
+        return None
+
+    @property
+    def _is_staged(self) -> bool:
+        """Of given kernels in stages the search that proves its answer is the faster one, too."""
+        frozen = self.frozen
+        return frozen is not None and frozen.has_kernels and frozen.left <= {"stages", "merges"}
+
+    def _search(self, meter: Meter) -> LaunchedSearch:
+        planner = self.planner
+        plans = [
+            tuple(self.numbered.contents(s)) for s in planner.seeds if s.partition.graph is planner.graph
+        ]
+        if self.prices is not None:
+            price_ahead(self.pricer, (c for plan in plans for c in plan), planner.options, self.prices)
+        return LaunchedSearch.of(self.pricer, plans, meter, planner.clock.report)
+
+
+@dataclass(slots=True, eq=False)
+class _Judged:
+    """The best plan so far; plans of blocks that are found are simulated whole, and checked."""
+
+    blocks: _Blocks
+    best: Best[Program]
+
+    def __call__(self, contents: Sequence[Content], bound: Bound | None = None) -> None:
+        planner, recipe = self.blocks.planner, self.blocks.recipe
+        schedule = _scheduled(planner, self.blocks.numbered, contents, recipe)
         if bound is not None and not bound.is_violated(schedule.quality.cost):
             quality = schedule.quality
             stated = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit)
             schedule = replace(schedule, quality=stated)
+        planner.seeds.append(schedule)
         program = planner.placed(schedule, recipe)
-        best = _with(best, program, recipe, contents)
+        best = _with(self.best, program, recipe, contents)
         if bound is not None and cost_of(program) <= cost_of(best.plan):
             best = replace(best, plan=program, recipe=recipe)
-
-    proof: Proof | None = None
-    with meter.ending_early():
-        if prices is not None:
-            price_ahead(pricer, (c for plan in plans for c in plan), planner.options, prices)
-        search = LaunchedSearch.of(pricer, plans, meter, planner.clock.report)
-        if frozen is not None and search.best:
-            judge(search.best)  # the best plan of all that leaves what is frozen
-        # Of given kernels in stages the search that proves its answer is the faster one, too.
-        is_staged = frozen is not None and frozen.has_kernels and frozen.left <= {"stages", "merges"}
-        if not is_staged:
-            search.run(judge)
-        if frozen is None or not frozen.has_kernels:
-            proof = search.prove(judge, _SHARE_OF_PROOF)
-            if proof is not None and frozen is not None:
-                space = proof.bound.space.keeping(*frozen.rules)
-                proof = replace(proof, bound=replace(proof.bound, space=space))
-        else:
-            problem = planner.schedule_problem(frozen.partition, recipe)
-            least = search.prove_frozen(frozen, problem)
-            if least is not None:
-                judge(least.contents, least.bound)
-            elif is_staged:
-                search.run(judge)
-    with after_the_end():
-        if proof is not None:
-            best = replace(best, plan=_with_bounds(best, proof, pricer, recipe))
-        if best.plan.graph is numbered.graph:
-            planner.decisions = tuple(decisions_of(pricer, tuple(numbered.contents(best.plan.schedule))))
-    return best
+        self.best = best
 
 
 def _is_open(options: Options) -> bool:

@@ -35,7 +35,7 @@ from tilewright.planning import (
     Violation,
 )
 from tilewright.planning.checking import require_right
-from tilewright.planning.grid import Grid, methods, of_pairs, of_papers
+from tilewright.planning.grid import NUM_FAST, Grid, methods, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, SearchEnded, ending_with
@@ -157,7 +157,7 @@ class Planner:
         """The best of portfolio or grid, or both, and of a search from there on."""
         is_joint = self.options.plan == "joint"
         if is_joint and self.backend.launched_parts is not None:
-            return self._of_papers(meter)  # the search over blocks goes on from here
+            return self._of_layers(meter)  # the search over blocks goes on from here
         budget = self.options.budget
         is_searched = is_joint and budget is not None and self.backend.price(PLAIN_RECIPE) is not None
         if is_searched:  # which gains more than combinations of planners do, and asks for their partitions
@@ -187,6 +187,19 @@ class Planner:
         left_s = min((s for s in (left_s, own_s) if s is not None), default=None)
         if left_s is not None:
             budget = replace(budget, deadline_s=max(left_s, _LEAST_S))
+        return self.improved(best, budget, meter, default, with_others=is_searched)
+
+    def improved(
+        self,
+        best: Best[Program],
+        budget: Budget,
+        meter: Meter,
+        default: Program | None = None,
+        *,
+        with_others: bool = False,
+    ) -> Best[Program]:
+        """The best that the target's search finds from a plan on, with kernels of all plans, `with_others` of
+        partitions that were not made yet, too; `default` is what must not be slower."""
         planner, given = self.planner_of(best.recipe), best.plan
         if planner is not self:
             given = replace(given, recipe=replace(given.recipe, splits_sums=False))
@@ -194,7 +207,7 @@ class Planner:
             make = functools.partial(planner.ordered, share=_SHARE_BESIDE)
             improved = Improved(given)
             with meter.ending_early():
-                seeds = self._seeds(meter, with_others=is_searched)
+                seeds = self._seeds(meter, with_others=with_others)
                 improved = planner.backend.improve(
                     given, make, budget, seeds=seeds, default=default, progress=self.clock.report
                 )
@@ -282,17 +295,41 @@ class Planner:
                     own = itertools.islice(stages, len(content.stages))
                     yield content, sum(problem.stage(s).cost(self.options.objective) for s in own)
 
-    def _of_papers(self, meter: Meter) -> Best[Program]:
-        """The best of layers one by one and of what papers propose."""
+    def _of_layers(self, meter: Meter) -> Best[Program]:
+        """The best of layers one by one and of what the papers propose that are planned fastest."""
         memory = self.backend.default_recipe.memory
-        first = (replace(PLAIN_RECIPE, memory=memory), *of_papers(memory))
         start_s = meter.clock()
         best = self._at_once(meter)
         self.first_s = meter.clock() - start_s
-        if best is not None and len(self.graph.nodes) > _MOST_AT_FIRST:
+        if best is not None and self.is_large:
             return best  # what joins its layers first gains more in less time
-        with meter.share(_SHARE_OF_PAPERS):
+        first = (replace(PLAIN_RECIPE, memory=memory), *itertools.islice(of_papers(memory), NUM_FAST))
+        with meter.share(_SHARE_OF_LAYERS):
             return self._tried(first, best, meter)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether papers take long to plan the network."""
+        return len(self.graph.nodes) > _MOST_AT_FIRST
+
+    def varies(self, recipe: Recipe) -> bool:
+        """Whether the portfolio has variants of a recipe: it varies the target's own way to cut."""
+        return recipe.partition == self.backend.default_recipe.partition
+
+    def varied(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The better of a plan and the portfolio."""
+        return self._tried(self.backend.recipes(self.partition), best, meter)
+
+    def promising(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The better of a plan, of pairs of papers' methods, papers, and the portfolio."""
+        memory = self.backend.default_recipe.memory
+        published = dict.fromkeys((*of_pairs(memory), *of_papers(memory)))
+        recipes = itertools.chain(published, self.backend.recipes(self.partition))
+        return self._tried(recipes, replace(best, num_untried=0), meter)
+
+    def rest_of_grid(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The better of a plan and all combinations of planners, and variants of that."""
+        return self._varied(self._tried(self._grid(), best, meter), meter)
 
     def compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
         """The better of a plan and portfolio or grid, or of both, as the options say: on the graph as it is,
@@ -622,10 +659,10 @@ _SHARE_OF_SEEDS = 0.6
 """Of the time of a joint plan, for the plans whose blocks it combines."""
 _SHARE_OF_SEED = 0.05
 """Of what is left of the time of a search, for another partition that it may go on from."""
-_SHARE_OF_PAPERS = 0.5
-"""Of the time of a joint plan of kernels that are launched one by one, for what papers propose."""
 _MOST_AT_FIRST = 1000
 """Nodes of a network up to which papers plan it at first, where time is limited."""
+_SHARE_OF_LAYERS = 0.3
+"""Of the time of a joint plan of kernels that are launched one by one, for what is planned fastest."""
 _SHARE_AS_IS = 0.6
 """Of the time of a portfolio or a grid, for the graph as it is: the rest is for sums in parts."""
 _NUM_AGAIN = 8

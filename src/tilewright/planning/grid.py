@@ -16,15 +16,18 @@ CHANCE = "random"
 
 
 PAPERS: Sequence[tuple[str, str, str]] = (
-    ("graphturbo", "depth-or-breadth-first", ""),
     ("ago", "sequential", ""),
+    ("graphturbo", "depth-or-breadth-first", ""),
     ("layerwise", "sequential", "mapper=cosa"),
     ("pcgc", "virtual-units", ""),
     ("layerwise", "ios", ""),
 )
 """Partitioner, scheduler and execution of each paper whose method is here; what is planned fastest first."""
+NUM_FAST = 2
+"""How many of them take about as long as layers one by one."""
 PROMISING: Sequence[tuple[str, str]] = (
     ("pcgc", "ios"),
+    ("pcgc", "virtual-units"),
     ("ago", "virtual-units"),
     ("graphturbo", "virtual-units"),
     ("ago", "ios"),

@@ -144,15 +144,15 @@ def worth_trying(
                     recipe = Recipe(name, order, MEMORY)
                     if name != GRAPHTURBO.partition or order not in _PAPERS_ORDERS:
                         yield recipe
+    for name in _WHOLE_PARTITIONS:
+        for order in _ORDERS[:1] if name == "graphturbo" else _ORDERS:
+            yield Recipe(name, _whole(order), MEMORY)
+    yield Recipe(PLAIN_RECIPE.partition, "greedy", MEMORY)
     weighed = partition(GRAPHTURBO.partition).weighed
     # A capacity above what any instance holds cuts nothing.
     most_bytes = local_bytes if weighed is None else max(weighed.peak_bytes, default=local_bytes)
     for capacity in smaller_capacities(min(local_bytes, most_bytes)):
         yield Recipe(_graphturbo(f"capacity_bytes={capacity}"), GRAPHTURBO.schedule, MEMORY)
-    for name in _WHOLE_PARTITIONS:
-        for order in _ORDERS[:1] if name == "graphturbo" else _ORDERS:
-            yield Recipe(name, _whole(order), MEMORY)
-    yield Recipe(PLAIN_RECIPE.partition, "greedy", MEMORY)
 
 
 def smaller_capacities(
