@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.support.graphs import GraphBuilder
 from tests.unit.joint.test_launched import planner_of, pricer_of, product
 
-from tilewright.ir.graph import Graph
-from tilewright.joint.launched.content import Numbered, assembled
+from tilewright.ir.graph import Graph, Value
+from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.moves import Moves, in_sequence
+from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.windows import (
     MOST_BLOCKS,
     Joiner,
@@ -22,13 +25,18 @@ from tilewright.planning import UNLIMITED, Budget
 NUM_BLOCKS = 15
 
 
+def made(value: object) -> Value:
+    assert isinstance(value, Value)
+    return value
+
+
 def repeated() -> Graph:
     """Blocks of two branches each, one behind the other."""
     b = GraphBuilder()
     x = b.input(64, 64)
     for _ in range(NUM_BLOCKS):
-        left = product(b, product(b, x, 64, 64, 64), 64, 64, 64)
-        x = b.op("Add", left, product(b, x, 64, 64, 64))
+        left, right = made(product(b, x, 64, 64, 64)), made(product(b, x, 64, 64, 64))
+        x = b.op("Add", made(product(b, left, 64, 64, 64)), right)
     return b.finish(x)
 
 
@@ -48,7 +56,7 @@ def test_what_is_found_for_a_window_is_put_everywhere() -> None:
     planner = planner_of(repeated(), "v100")
     pricer = pricer_of(planner, Numbered(planner.graph))
     plan = WindowedPlan(pricer, [one_by_one(pricer)])
-    before, judged = plan.cost, []
+    before, judged = plan.cost, list[tuple[Content, ...]]()
     meter = Budget(UNLIMITED).start()
     Joiner(plan, meter, lambda contents: judged.append(tuple(contents)), judge_s=0.0).run()
     assert judged[-1] == plan.contents
@@ -63,9 +71,9 @@ def test_windows_that_are_alike_are_searched_once() -> None:
     planner = planner_of(repeated(), "v100")
     pricer = pricer_of(planner, Numbered(planner.graph))
     plan = WindowedPlan(pricer, [one_by_one(pricer)])
-    asked = []
+    asked: list[int] = []
 
-    def unchanged(part, given):  # type: ignore[no-untyped-def]
+    def unchanged(part: LaunchedPricer, given: Sequence[Content]) -> Sequence[Content]:
         asked.append(len(given))
         return given
 
@@ -83,9 +91,9 @@ def test_kernels_that_join_keep_their_lanes() -> None:
     moves = Moves(pricer, 2)
     layers = [content.mask for content in one_by_one(pricer)]
     blocks = [moves.fused(sum(layers[start : start + 4])) for start in (0, 4)]
-    found = [moves.laned(block, Budget(UNLIMITED).start()) for block in blocks]
+    found = (moves.laned(block, Budget(UNLIMITED).start()) for block in blocks)
     laned = [content for content in found if content is not None]
-    assert len(laned) == len(found)
+    assert len(laned) == len(blocks)
     (joined,) = in_sequence(laned)
     lanes = [lane for _, sections in joined.stages[0].groups[0].sections() for s in sections for lane in s]
     assert sorted(i for lane in lanes for i in lane.layers)[-1] >= 4
