@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import operand_orders, scalar
-from tilewright.passes.rules import Kept, Rule, apply_rules
-from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class EliminateIdentity:
-    """Readers of such a node read its operand instead.
-
-    Adding 0 to -0 gives 0, where the operand keeps its sign; nothing else changes a bit.
-    """
-
-    name: ClassVar[str] = "eliminate-identity"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(tuple(_IS_IDENTITY), _match, _build)])
+from tilewright.passes.rules import Kept, Rule, RulePass
 
 
 def _match(editor: Editor, node: Node) -> Value | Kept | None:
@@ -120,3 +103,13 @@ _IS_IDENTITY: dict[str, Callable[[Editor, Node], Value | None]] = {
     "Mean": _single,
     "Slice": _slice,
 }
+
+
+class EliminateIdentity(RulePass):
+    """Readers of such a node read its operand instead.
+
+    Adding 0 to -0 gives 0, where the operand keeps its sign; nothing else changes a bit.
+    """
+
+    name = "eliminate-identity"
+    rules = (Rule(tuple(_IS_IDENTITY), _match, _build),)

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from tilewright.arrays import Array
-from tilewright.ir.graph import Graph, Node
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node
 from tilewright.passes.edit import Editor
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.passes.weights import WeightedLayer, layer_before, scale_layer
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class FoldBatchNorm:
-    """Into the weights and bias of the layer before it, else into a Mul and an Add.
-
-    The factor `scale / sqrt(var + epsilon)` and the shift `bias - mean * factor` are computed in float64, as
-    are their products with weights and bias; each result is rounded once. `x * factor + shift` loses digits
-    that `(x - mean) * factor` keeps where a mean is many deviations away from zero: as many as its ratio has.
-    """
-
-    name: ClassVar[str] = "fold-batch-norm"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        into_layer = Rule(("BatchNormalization",), _match_layer, _build_layer)
-        alone = Rule(("BatchNormalization",), _match_alone, _build_alone)
-        return apply_rules(graph, [into_layer, alone])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +66,18 @@ def _build_alone(editor: Editor, node: Node, found: _Affine) -> str | None:
     )
     editor.become(node, "Add", [scaled, shift], since=14)
     return "became one product and one sum"
+
+
+class FoldBatchNorm(RulePass):
+    """Into the weights and bias of the layer before it, else into a Mul and an Add.
+
+    The factor `scale / sqrt(var + epsilon)` and the shift `bias - mean * factor` are computed in float64, as
+    are their products with weights and bias; each result is rounded once. `x * factor + shift` loses digits
+    that `(x - mean) * factor` keeps where a mean is many deviations away from zero: as many as its ratio has.
+    """
+
+    name = "fold-batch-norm"
+    rules = (
+        Rule(("BatchNormalization",), _match_layer, _build_layer),
+        Rule(("BatchNormalization",), _match_alone, _build_alone),
+    )

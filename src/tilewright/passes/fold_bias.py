@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from tilewright.arrays import Array
-from tilewright.ir.graph import Graph, Node
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import operand_orders
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.passes.weights import WeightedLayer, layer_before, per_channel, scale_layer
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class FoldBias:
-    """Add and Sub after Conv, ConvTranspose or Gemm. A MatMul has no bias: there the Add stays behind it."""
-
-    name: ClassVar[str] = "fold-bias"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Add", "Sub"), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +36,10 @@ def _match(editor: Editor, node: Node) -> _Shift | Kept | None:
 def _build(editor: Editor, node: Node, found: _Shift) -> str:
     scale_layer(editor, found.layer, node, np.ones(1), found.shift)
     return f"folded into the bias of {found.layer.node.op_type}"
+
+
+class FoldBias(RulePass):
+    """Add and Sub after Conv, ConvTranspose or Gemm. A MatMul has no bias: there the Add stays behind it."""
+
+    name = "fold-bias"
+    rules = (Rule(("Add", "Sub"), _match, _build),)

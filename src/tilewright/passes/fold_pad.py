@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
-from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Attribute, Node, SubgraphAttribute, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by, scalar
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.records import dataclass
 
 # What each operator reads where its own padding is.
 _FILL = {"Conv": 0.0, "AveragePool": 0.0, "MaxPool": -math.inf}
-
-
-@dataclass(frozen=True, slots=True)
-class FoldPad:
-    """A Pad of spatial axes with what Conv, AveragePool or MaxPool pads with goes into its own pads."""
-
-    name: ClassVar[str] = "fold-pad"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(tuple(_FILL), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +65,10 @@ def _widths(editor: Editor, pad: Node) -> tuple[tuple[int, ...], tuple[int, ...]
 def _build(editor: Editor, node: Node, found: _Padding) -> str:
     editor.become(node, node.op_type, [found.source, *node.inputs[1:]], found.attributes)
     return "took over the padding before it"
+
+
+class FoldPad(RulePass):
+    """A Pad of spatial axes with what Conv, AveragePool or MaxPool pads with goes into its own pads."""
+
+    name = "fold-pad"
+    rules = (Rule(tuple(_FILL), _match, _build),)

@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import numpy as np
 
 from tilewright.arrays import Array
-from tilewright.ir.graph import Graph, Node
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by, operand_orders
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.passes.weights import WeightedLayer, layer_before, per_channel, scale_layer
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class FoldScaleShift:
-    """Mul and Div after Conv, ConvTranspose, Gemm, MatMul, or MatMul and Add, scale weights and bias; a
-    constant minus a layer's result negates them. Products are computed in float64 and rounded once.
-    """
-
-    name: ClassVar[str] = "fold-scale-shift"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        rules: list[Rule[Any]] = [
-            Rule(("Mul", "Div"), _match_factor, _build),
-            Rule(("Mul", "Div"), _match_behind_sum, _build_behind_sum),
-            Rule(("Sub",), _match_negation, _build),
-        ]
-        return apply_rules(graph, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +93,16 @@ def _match_negation(editor: Editor, node: Node) -> _Scaling | Kept | None:
 def _build(editor: Editor, node: Node, found: _Scaling) -> str:
     scale_layer(editor, found.layer, node, found.factor, found.shift)
     return f"folded into the weights of {found.layer.node.op_type}"
+
+
+class FoldScaleShift(RulePass):
+    """Mul and Div after Conv, ConvTranspose, Gemm, MatMul, or MatMul and Add, scale weights and bias; a
+    constant minus a layer's result negates them. Products are computed in float64 and rounded once.
+    """
+
+    name = "fold-scale-shift"
+    rules = (
+        Rule(("Mul", "Div"), _match_factor, _build),
+        Rule(("Mul", "Div"), _match_behind_sum, _build_behind_sum),
+        Rule(("Sub",), _match_negation, _build),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from tilewright.ir.graph import Attribute, Graph, Node, Value
 from tilewright.ir.ops.recurrent import is_layer, is_quantized, kind_of_layer
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.ir.ops.steps import GATES
-from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.recurrent_layer import (
     ByteWeights,
@@ -26,27 +24,11 @@ from tilewright.passes.recurrent_layer import (
     quantized_inputs,
     rules_of_layers,
 )
-from tilewright.passes.rules import Kept, apply_rules
-from tilewright.records import dataclass
+from tilewright.passes.rules import Kept, RulePass
 from tilewright.text.formatting import counted
 
 _MAX_BATCH = 128
 """Sequences of a layer; the products of more are worth kernels of their own at each step."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoopRecurrent:
-    """A layer of any number of steps becomes a Gemm and a loop (`ir/ops/steps.py`).
-
-    For targets that run such loops: others get the steps written out by `expand-recurrent`, as do layers that
-    a loop has no kernel for.
-    """
-
-    name: ClassVar[str] = "loop-recurrent"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, rules_of_layers(_match, _build))
 
 
 def loops_over(graph: Graph, node: Node) -> int | None:
@@ -215,3 +197,14 @@ def _last(emit: LayerNodes, layer: RecurrentLayer, every: Value) -> Value:
 def _by_batch(emit: LayerNodes, value: Value, stem: str, perm: tuple[int, ...]) -> Value:
     """A result as the layer's layout has it."""
     return emit.transpose(value, f"{stem}_by_batch", perm) if emit.node.int_attr("layout", 0) else value
+
+
+class LoopRecurrent(RulePass):
+    """A layer of any number of steps becomes a Gemm and a loop (`ir/ops/steps.py`).
+
+    For targets that run such loops: others get the steps written out by `expand-recurrent`, as do layers that
+    a loop has no kernel for.
+    """
+
+    name = "loop-recurrent"
+    rules = rules_of_layers(_match, _build)

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import numpy as np
 
 from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import run_node
-from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
 from tilewright.passes.recognise_quantized import dequantized
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.records import dataclass
 
 # Operators that move their first input's elements, or take the largest of some.
 _FIRST = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand", "MaxPool")
 _ALL = ("Concat",)
-
-
-@dataclass(frozen=True, slots=True)
-class MergeQuantization:
-    """QuantizeLinear moves before operators that only move or compare values, and a DequantizeLinear of the
-    same scale and zero point before it cancels it. Both are exact: quantising keeps order, and bytes survive
-    the round trip. Weights that exporters quantise or transpose in the graph become constants of bytes here.
-    """
-
-    name: ClassVar[str] = "merge-quantization"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        rules: list[Rule[Any]] = [
-            Rule(("QuantizeLinear",), _match_constant, _build_constant),
-            Rule(("Transpose",), _match_weights, _build_weights),
-            Rule(("QuantizeLinear",), _match_same, _build_same),
-            Rule(("QuantizeLinear",), _match_movement, _build_movement),
-        ]
-        return apply_rules(graph, rules)
 
 
 def _match_constant(editor: Editor, node: Node) -> Array | None:
@@ -144,3 +121,18 @@ def _build_movement(editor: Editor, node: Node, moved: Node) -> str:
     since = 12 if moved.op_type == "MaxPool" else moved.opset
     editor.become(node, moved.op_type, inputs, dict(moved.attributes), since=since)
     return f"quantised before {moved.op_type}"
+
+
+class MergeQuantization(RulePass):
+    """QuantizeLinear moves before operators that only move or compare values, and a DequantizeLinear of the
+    same scale and zero point before it cancels it. Both are exact: quantising keeps order, and bytes survive
+    the round trip. Weights that exporters quantise or transpose in the graph become constants of bytes here.
+    """
+
+    name = "merge-quantization"
+    rules = (
+        Rule(("QuantizeLinear",), _match_constant, _build_constant),
+        Rule(("Transpose",), _match_weights, _build_weights),
+        Rule(("QuantizeLinear",), _match_same, _build_same),
+        Rule(("QuantizeLinear",), _match_movement, _build_movement),
+    )

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.canonicalise import reshape_to
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
-from tilewright.passes.rules import Rule, apply_rules
-from tilewright.records import dataclass
+from tilewright.passes.rules import Rule, RulePass
 
 _SHAPERS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-
-
-@dataclass(frozen=True, slots=True)
-class MergeReshapes:
-    """Reshape, Squeeze, Unsqueeze and Flatten of one another read the first operand of the chain."""
-
-    name: ClassVar[str] = "merge-reshapes"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(_SHAPERS, _match, _build)])
 
 
 def _match(editor: Editor, node: Node) -> Value | None:
@@ -38,3 +23,10 @@ def _build(editor: Editor, node: Node, source: Value) -> str:
             return text
     reshape_to(editor, node, source, node.output.shape)
     return f"reshapes {source.name} at once"
+
+
+class MergeReshapes(RulePass):
+    """Reshape, Squeeze, Unsqueeze and Flatten of one another read the first operand of the chain."""
+
+    name = "merge-reshapes"
+    rules = (Rule(_SHAPERS, _match, _build),)

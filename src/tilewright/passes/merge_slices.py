@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.movement import kept_by_slice
-from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
-from tilewright.passes.rules import Rule, apply_rules
+from tilewright.passes.rules import Rule, RulePass
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class MergeSlices:
-    """A Slice of a Slice reads the first operand, by the indices of both.
-
-    Every second row and then every second column of an image are read at once, where they lie.
-    """
-
-    name: ClassVar[str] = "merge-slices"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Slice",), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +53,13 @@ def _build(editor: Editor, node: Node, found: _Composed) -> str:
     ]
     editor.become(node, "Slice", [found.source, *bounds], since=10)
     return f"slices {found.source.name} at once"
+
+
+class MergeSlices(RulePass):
+    """A Slice of a Slice reads the first operand, by the indices of both.
+
+    Every second row and then every second column of an image are read at once, where they lie.
+    """
+
+    name = "merge-slices"
+    rules = (Rule(("Slice",), _match, _build),)

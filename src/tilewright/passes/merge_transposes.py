@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
-from tilewright.passes.rules import Rule, apply_rules
+from tilewright.passes.rules import Rule, RulePass
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class MergeTransposes:
-    """A Transpose of a Transpose reads the first operand, by the permutation of both.
-
-    One that feeds a product stays: generated code reads its operands by strides.
-    """
-
-    name: ClassVar[str] = "merge-transposes"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Transpose",), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +36,13 @@ def _build(editor: Editor, node: Node, found: _Composed) -> str:
             return text
     editor.become(node, "Transpose", [found.source], {"perm": found.perm})
     return f"transposes {found.source.name} at once"
+
+
+class MergeTransposes(RulePass):
+    """A Transpose of a Transpose reads the first operand, by the permutation of both.
+
+    One that feeds a product stays: generated code reads its operands by strides.
+    """
+
+    name = "merge-transposes"
+    rules = (Rule(("Transpose",), _match, _build),)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from math import prod
-from typing import ClassVar
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.attention import MASKED_ATTENTION
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
-from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.merge_transposes import permutation
 from tilewright.passes.patterns import Scaled, made_by, operand_orders, product_with_scalar, scalar
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.records import dataclass
 
 _SWAPPED = (0, 1, 3, 2)
@@ -29,24 +27,6 @@ _NEVER = -1e30
 _MAX_MASK_ELEMENTS = 1 << 22
 # Masks and reshapes between a softmax and its scores.
 _MAX_DEPTH = 8
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseAttention:
-    """`softmax(q k^T * scale + mask) v` on `[batch, heads, length, size]` becomes one Attention.
-
-    A scalar that queries or keys are multiplied by becomes part of the scale. Masks may be added one after
-    the other, also to scores whose first axis is split: windows of an image, which have masks of their own.
-    With several that stay it is a MaskedAttention of ours. A constant Where that puts the lowest number in
-    place of forbidden scores is a mask too, if it leaves every query a key: their exponentials are zero
-    either way. A row whose scores are all minus infinity gives zeros, where the separate operators give NaN.
-    """
-
-    name: ClassVar[str] = "recognise-attention"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("MatMul",), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +241,17 @@ def _added(editor: Editor, mask: Value, dtype: DType) -> Value:
     if mask.dtype is not DType.BOOL or data is None:
         return mask
     return editor.constant(np.where(data, 0.0, -math.inf), dtype, mask.name)
+
+
+class RecogniseAttention(RulePass):
+    """`softmax(q k^T * scale + mask) v` on `[batch, heads, length, size]` becomes one Attention.
+
+    A scalar that queries or keys are multiplied by becomes part of the scale. Masks may be added one after
+    the other, also to scores whose first axis is split: windows of an image, which have masks of their own.
+    With several that stay it is a MaskedAttention of ours. A constant Where that puts the lowest number in
+    place of forbidden scores is a mask too, if it leaves every query a key: their exponentials are zero
+    either way. A row whose scores are all minus infinity gives zeros, where the separate operators give NaN.
+    """
+
+    name = "recognise-attention"
+    rules = (Rule(("MatMul",), _match, _build),)

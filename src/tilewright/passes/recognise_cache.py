@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.records import dataclass
 
 _MAX_QUERIES = 8
 """Queries that read a cache once where it lies; products of more are apart from copies."""
 _SIDES = ("left", "right")
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseCache:
-    """Attention over two Concat of a past and new positions becomes one with past keys and values.
-
-    What it puts together are results of its own, for callers that keep them. Only for few queries: a kernel
-    reads their cache once, and copies on the way.
-    """
-
-    name: ClassVar[str] = "recognise-cache"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Attention",), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +69,14 @@ def _build(editor: Editor, node: Node, found: tuple[_Grown, _Grown]) -> str:
         if new is not None:
             editor.replace(old, new)
     return "its cache grows on the way"
+
+
+class RecogniseCache(RulePass):
+    """Attention over two Concat of a past and new positions becomes one with past keys and values.
+
+    What it puts together are results of its own, for callers that keep them. Only for few queries: a kernel
+    reads their cache once, and copies on the way.
+    """
+
+    name = "recognise-cache"
+    rules = (Rule(("Attention",), _match, _build),)

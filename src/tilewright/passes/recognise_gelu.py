@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import (
     Scaled,
@@ -17,22 +15,8 @@ from tilewright.passes.patterns import (
     product_with_scalar,
     sum_with_scalar,
 )
-from tilewright.passes.rules import Rule, apply_rules
+from tilewright.passes.rules import Rule, RulePass
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseGelu:
-    """`x * (1 + erf(x / sqrt 2)) / 2` and its tanh form, the factors in any order, become one Gelu.
-
-    Constants count as the formula's if their digits agree to 1e-6 (float32).
-    """
-
-    name: ClassVar[str] = "recognise-gelu"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Mul", "Div"), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +143,13 @@ def _polynomial_base(editor: Editor, value: Value, degree: int) -> Value | None:
                 return None
             base, found = leaf, found + exponent
     return base if found == degree and is_about(scale, 0.044715, value.dtype) else None
+
+
+class RecogniseGelu(RulePass):
+    """`x * (1 + erf(x / sqrt 2)) / 2` and its tanh form, the factors in any order, become one Gelu.
+
+    Constants count as the formula's if their digits agree to 1e-6 (float32).
+    """
+
+    name = "recognise-gelu"
+    rules = (Rule(("Mul", "Div"), _match, _build),)

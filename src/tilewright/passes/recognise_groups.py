@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
-from tilewright.passes.rules import Rule, apply_rules
-from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseGroups:
-    """Attention reads heads that query heads share as they are, instead of a copy for each query head.
-
-    Exporters write the copies as an Expand between two reshapes.
-    """
-
-    name: ClassVar[str] = "recognise-groups"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Attention",), _match, _build)])
+from tilewright.passes.rules import Rule, RulePass
 
 
 def _match(editor: Editor, node: Node) -> tuple[Value, Value] | None:
@@ -55,3 +37,13 @@ def _build(editor: Editor, node: Node, found: tuple[Value, Value]) -> str:
     query, _, _, *others = node.inputs
     editor.become(node, "Attention", [query, *found, *others], node.attributes, since=23)
     return f"reads {found[0].shape[1]} heads of keys where they lie"
+
+
+class RecogniseGroups(RulePass):
+    """Attention reads heads that query heads share as they are, instead of a copy for each query head.
+
+    Exporters write the copies as an Expand between two reshapes.
+    """
+
+    name = "recognise-groups"
+    rules = (Rule(("Attention",), _match, _build),)

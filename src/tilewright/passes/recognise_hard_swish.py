@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import (
     clip_bounds,
@@ -15,26 +12,7 @@ from tilewright.passes.patterns import (
     product_with_scalar,
     sum_with_scalar,
 )
-from tilewright.passes.rules import Rule, apply_rules
-from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseHardSwish:
-    """`clip(x + 3, 0, 6) / 6` becomes HardSigmoid, and x times that, however the sixth goes in, HardSwish."""
-
-    name: ClassVar[str] = "recognise-hard-swish"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(
-            graph,
-            [
-                Rule(("Mul", "Div"), _match_sigmoid, _build_sigmoid),
-                Rule(("Mul",), _match_gated, _build_swish),
-                Rule(("Mul", "Div"), _match_product, _build_swish),
-            ],
-        )
+from tilewright.passes.rules import Rule, RulePass
 
 
 def _match_sigmoid(editor: Editor, node: Node) -> Value | None:
@@ -87,3 +65,14 @@ def _shifted_clip(editor: Editor, value: Value) -> Value | None:
         return None
     total = sum_with_scalar(editor, clip.require(0))
     return total.value if total is not None and total.constant == 3.0 else None
+
+
+class RecogniseHardSwish(RulePass):
+    """`clip(x + 3, 0, 6) / 6` becomes HardSigmoid, and x times that, however the sixth goes in, HardSwish."""
+
+    name = "recognise-hard-swish"
+    rules = (
+        Rule(("Mul", "Div"), _match_sigmoid, _build_sigmoid),
+        Rule(("Mul",), _match_gated, _build_swish),
+        Rule(("Mul", "Div"), _match_product, _build_swish),
+    )

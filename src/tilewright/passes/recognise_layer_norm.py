@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import (
     constant_operand,
@@ -19,21 +16,8 @@ from tilewright.passes.patterns import (
     sum_with_scalar,
     trailing_axis,
 )
-from tilewright.passes.rules import Rule, apply_rules
+from tilewright.passes.rules import Rule, RulePass
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseLayerNorm:
-    """`(x - mean) / sqrt(variance + epsilon) [* scale [+ bias]]` over the last axes, with constant scale and
-    bias of those axes' shape, becomes one LayerNormalization.
-    """
-
-    name: ClassVar[str] = "recognise-layer-norm"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Div", "Mul"), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +76,12 @@ def _scale_and_bias(
     if shifted is None or bias is None:
         return scale, None, scaled
     return scale, bias, shifted
+
+
+class RecogniseLayerNorm(RulePass):
+    """`(x - mean) / sqrt(variance + epsilon) [* scale [+ bias]]` over the last axes, with constant scale and
+    bias of those axes' shape, becomes one LayerNormalization.
+    """
+
+    name = "recognise-layer-norm"
+    rules = (Rule(("Div", "Mul"), _match, _build),)

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by, operand_orders
-from tilewright.passes.rules import Rule, apply_rules
-from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseMish:
-    """`x * tanh(softplus(x))` becomes one Mish."""
-
-    name: ClassVar[str] = "recognise-mish"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Mul",), _match, _build)])
+from tilewright.passes.rules import Rule, RulePass
 
 
 def _match(editor: Editor, node: Node) -> Value | None:
@@ -35,3 +20,10 @@ def _match(editor: Editor, node: Node) -> Value | None:
 def _build(editor: Editor, node: Node, x: Value) -> str:
     editor.become(node, "Mish", [x], since=18)
     return "recognised as Mish"
+
+
+class RecogniseMish(RulePass):
+    """`x * tanh(softplus(x))` becomes one Mish."""
+
+    name = "recognise-mish"
+    rules = (Rule(("Mul",), _match, _build),)

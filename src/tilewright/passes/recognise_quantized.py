@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from tilewright.arrays import Array
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import MICROSOFT_DOMAIN
-from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import clip_bounds, made_by
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.records import dataclass
 
 _BYTES = (DType.UINT8, DType.INT8)
@@ -26,30 +25,6 @@ _SCALE_TOLERANCE = 1e-6
 _MIN_ACTIVATION_EXTENT = 8
 # What lies between scores and their softmax.
 _BEFORE_SOFTMAX = ("Mul", "Div", "Add", "Where", "Cast", "Reshape")
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseQuantized:
-    """Conv, MatMul and Gemm of dequantised bytes and weights, and MatMul of two activations, become sums of
-    integer products.
-
-    Where their result is quantised again (perhaps behind Relu or Clip) it is `QLinearConv`, `QLinearMatMul`
-    or, with a bias of its own, `MatMulInteger` and one product per element: the int32 sum times
-    `x_scale * w_scale / y_scale` in float32, rounded with halves to even, plus the zero point, saturated.
-    Elsewhere it is the int32 sum times `x_scale * w_scale`. Relu and Clip become bounds on the bytes, which
-    is the same because rounding keeps order. A sum of two dequantised tensors that is quantised again becomes
-    `QLinearAdd`, the same float operations without float tensors in memory.
-    """
-
-    name: ClassVar[str] = "recognise-quantized"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        rules: list[Rule[Any]] = [
-            Rule(("Conv", "MatMul", "Gemm"), _match, _build),
-            Rule(("Add",), _match_sum, _build_sum_of_bytes),
-        ]
-        return apply_rules(graph, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,3 +406,22 @@ def _per_channel(node: Node, values: Array) -> Array:
 def _flat(values: Array) -> Array:
     """One number as a scalar, several as a vector."""
     return values.reshape(()) if values.size == 1 else values.reshape(-1)
+
+
+class RecogniseQuantized(RulePass):
+    """Conv, MatMul and Gemm of dequantised bytes and weights, and MatMul of two activations, become sums of
+    integer products.
+
+    Where their result is quantised again (perhaps behind Relu or Clip) it is `QLinearConv`, `QLinearMatMul`
+    or, with a bias of its own, `MatMulInteger` and one product per element: the int32 sum times
+    `x_scale * w_scale / y_scale` in float32, rounded with halves to even, plus the zero point, saturated.
+    Elsewhere it is the int32 sum times `x_scale * w_scale`. Relu and Clip become bounds on the bytes, which
+    is the same because rounding keeps order. A sum of two dequantised tensors that is quantised again becomes
+    `QLinearAdd`, the same float operations without float tensors in memory.
+    """
+
+    name = "recognise-quantized"
+    rules = (
+        Rule(("Conv", "MatMul", "Gemm"), _match, _build),
+        Rule(("Add",), _match_sum, _build_sum_of_bytes),
+    )

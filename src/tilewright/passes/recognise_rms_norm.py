@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import (
     constant_operand,
@@ -19,19 +16,8 @@ from tilewright.passes.patterns import (
     sum_with_scalar,
     trailing_axis,
 )
-from tilewright.passes.rules import Rule, apply_rules
+from tilewright.passes.rules import Rule, RulePass
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseRmsNorm:
-    """`x / sqrt(mean(x^2) + epsilon) [* scale]` over the last axes becomes one RMSNormalization."""
-
-    name: ClassVar[str] = "recognise-rms-norm"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Div", "Mul"), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +51,10 @@ def _build(editor: Editor, node: Node, found: _RmsNorm) -> str:
     attributes = {"axis": found.axis - len(found.x.shape), "epsilon": found.epsilon}
     editor.become(found.last, "RMSNormalization", [found.x, scale], attributes, since=23)
     return f"recognised as RMSNormalization with epsilon {found.epsilon:g}"
+
+
+class RecogniseRmsNorm(RulePass):
+    """`x / sqrt(mean(x^2) + epsilon) [* scale]` over the last axes becomes one RMSNormalization."""
+
+    name = "recognise-rms-norm"
+    rules = (Rule(("Div", "Mul"), _match, _build),)

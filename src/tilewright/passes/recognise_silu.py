@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by, operand_orders, product_with_scalar
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, Rule, RulePass
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseSilu:
-    """`x * sigmoid(alpha * x)` becomes one Swish."""
-
-    name: ClassVar[str] = "recognise-silu"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Mul",), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +35,10 @@ def _build(editor: Editor, node: Node, found: _Swish) -> str:
     attributes = {} if found.alpha == 1.0 else {"alpha": found.alpha}
     editor.become(node, "Swish", [found.x], attributes, since=24)
     return f"recognised as Swish with alpha {found.alpha:g}"
+
+
+class RecogniseSilu(RulePass):
+    """`x * sigmoid(alpha * x)` becomes one Swish."""
+
+    name = "recognise-silu"
+    rules = (Rule(("Mul",), _match, _build),)

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.passes.base import PassResult
+from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by, reduction_axes
-from tilewright.passes.rules import Rule, apply_rules
+from tilewright.passes.rules import Rule, RulePass
 from tilewright.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniseSoftmax:
-    """`exp(x - max) / sum(exp(x - max))` along one axis becomes one Softmax."""
-
-    name: ClassVar[str] = "recognise-softmax"
-
-    def run(self, graph: Graph) -> PassResult:
-        """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("Div",), _match, _build)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +36,10 @@ def _match(editor: Editor, node: Node) -> _Softmax | None:
 def _build(editor: Editor, node: Node, found: _Softmax) -> str:
     editor.become(node, "Softmax", [found.x], {"axis": found.axis - len(found.x.shape)}, since=13)
     return "recognised as Softmax"
+
+
+class RecogniseSoftmax(RulePass):
+    """`exp(x - max) / sum(exp(x - max))` along one axis becomes one Softmax."""
+
+    name = "recognise-softmax"
+    rules = (Rule(("Div",), _match, _build),)

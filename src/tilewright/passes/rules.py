@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from tilewright.errors import InternalError
 from tilewright.ir.graph import Graph, Node
@@ -38,6 +38,18 @@ class Rule(Generic[M]):
     match: Callable[[Editor, Node], M | Kept | None]
     build: Callable[[Editor, Node, M], str | None]
     domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RulePass:
+    """A pass without options that applies its rules."""
+
+    name: ClassVar[str]
+    rules: ClassVar[Sequence[Rule[Any]]]
+
+    def run(self, graph: Graph) -> PassResult:
+        """Edit the graph in place."""
+        return apply_rules(graph, self.rules)
 
 
 def apply_rules(graph: Graph, rules: Sequence[Rule[Any]]) -> PassResult:
