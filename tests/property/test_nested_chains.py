@@ -1,7 +1,5 @@
 """Nested tilings: what they say is what a walk over their steps counts, and no other one moves less."""
 
-# mypy: disable-error-code="arg-type"
-
 from __future__ import annotations
 
 from collections.abc import Iterator
