@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from math import inf, prod
+from math import ceil, inf, prod
 
 from tilewright.cost.base import Objective
 from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
@@ -34,6 +34,7 @@ from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.exact.padding import bound_padded
 from tilewright.mapping.exact.ports import least_port_cycles
+from tilewright.mapping.factors import divisors
 from tilewright.mapping.launch import Launch, in_whole_warps, launch_of
 from tilewright.planning import Bound, Budget, Infeasible, Quality, Rule, Status
 from tilewright.planning.checking import require_right
@@ -121,6 +122,8 @@ def solve_blocks(
     of_sizes = budget
     if asks_cosa and budget.deadline_s is not None:
         of_sizes = replace(budget, deadline_s=_SHARE_OF_SIZES * budget.deadline_s)
+    if isinstance(mapper, Exact) and not mapper.pads and objective == "latency":
+        views = tried.most_promising(views)
     for number, view in enumerate(views):
         checkpoint()
         searcher = mapper
@@ -129,7 +132,8 @@ def solve_blocks(
             if of_view < 1:  # fewer trials than sizes: the last ones have them
                 continue
             searcher = mapper.limited(of_view)
-        bound = tried.bound_of(view) if isinstance(mapper, Exact) and tried.best is not None else 0.0
+        known = isinstance(mapper, Exact) and tried.best is not None
+        bound = tried.bound_of(view, pads=mapper.pads) if isinstance(mapper, Exact) and known else 0.0
         if tried.is_hopeless(view, bound):
             continue
         left_s = _left_s(of_sizes, started)
@@ -138,7 +142,7 @@ def solve_blocks(
                 tried.is_cut_off = True
                 break
             left_s = max(left_s, 0.01) / min(2, len(views) - number)
-        if isinstance(mapper, Exact) and tried.best is not None:
+        if isinstance(mapper, Exact) and known:
             tried.improve(view, mapper, _within(budget, left_s), bound)
             continue
         answer = searcher.solve(tried.task(view, problem), _within(budget, left_s))
@@ -146,7 +150,7 @@ def solve_blocks(
         tried.take(view, answer)
     for program in _programs(mapper) if asks_cosa else ():
         left_s = _left_s(budget, started)
-        if tried.is_least():
+        if tried.is_least(pads=isinstance(mapper, Exact) and mapper.pads):
             break
         if left_s is not None and left_s <= 0:
             tried.is_cut_off = True
@@ -290,13 +294,50 @@ class _Tried:
         cycles = max(roofline_cycles, int(least_port_cycles(task, view.num_at_once)))
         return cycles, energy_bound_pj(self.problem, view.machine, self.cost_options)
 
-    def is_least(self) -> bool:
-        """Whether no block of any size is better than the best answer."""
-        return self.value <= measure(self.objective, *self.bounds_of_all) * (1 + _ROUNDING)
+    @functools.cached_property
+    def least_of_sizes(self) -> dict[int, float]:
+        """Least cycles of computing without padding, by the threads of a block in whole warps.
 
-    def bound_of(self, view: BlockView) -> float:
+        Threads and blocks are spread over dims of the output, so that both numbers together divide its size.
+        """
+        view = self.whole_block()
+        machine, limits = view.machine, view.threads
+        num_outputs = prod(self.problem.extents[dim] for dim in self.problem.output.dims())
+        num_cores = prod(map(machine.fan_out, range(2, len(machine.levels))))
+        threads = [n for n in divisors(num_outputs) if n <= limits.max_per_block]
+        least: dict[int, float] = {}
+        for cores in (n for n in divisors(num_outputs) if n <= num_cores):
+            steps = self.problem.num_macs / (machine.fan_out(0) * cores)
+            for used in threads:
+                if num_outputs // cores % used == 0:
+                    size = in_whole_warps(used, limits)
+                    cycles = steps / used * max(1.0, size / view.num_at_once)
+                    least[size] = min(least.get(size, inf), cycles)
+        return least
+
+    def most_promising(self, views: list[BlockView]) -> list[BlockView]:
+        """Views of sizes, those with the least cycles of computing without padding first, and before them the
+        size that computes fastest of all where none of these does."""
+        least = self.least_of_sizes
+        fastest = min(least, key=lambda size: (least[size], size))
+        if views and least[fastest] < _CLEARLY * min(least.get(view.num_threads, inf) for view in views):
+            view = block_view(self.machine, fastest)
+            if _takes(view, self.problem, self.cost_options):
+                views = [view, *views]
+        return sorted(views, key=lambda view: least.get(view.num_threads, inf))
+
+    def is_least(self, *, pads: bool = True) -> bool:
+        """Whether no block of any size is better than the best answer, padded or not."""
+        bound = measure(self.objective, *self.bounds_of_all)
+        if not pads and self.objective == "latency":
+            bound = max(bound, float(ceil(min(self.least_of_sizes.values()) * (1 - _ROUNDING))))
+        return self.value <= bound * (1 + _ROUNDING)
+
+    def bound_of(self, view: BlockView, *, pads: bool = True) -> float:
         """What no block of a size beats, in the cycles of its view, as far as it matters beside the best
         answer."""
+        if not pads and self.objective == "latency":
+            return self.least_of_sizes.get(view.num_threads, 0.0) / self._cycle_length(view) * (1 - _ROUNDING)
         return bound_padded(self.task(view, self.problem), self.value / self._cycle_length(view))
 
     def is_hopeless(self, view: BlockView, bound: float) -> bool:
