@@ -53,6 +53,7 @@ _NEARLY = 1.015
 _FAIRLY = 1.05
 _CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
 _QUICK_STATES = 300_000
+_NEAR = 1.16  # where a short search looks first, times the bound
 _NUM_BLIND, _FEW_STATES = 5, 4_000  # passes, and search states, before good mappings are looked for
 _WIDTHS = (1, 4)
 _BLIND, _BOLD = 20_000, 200_000  # search states of a level
@@ -343,14 +344,10 @@ class _Search:
         start = self.space.least(objective, cap_cycles)
         if start == inf:
             return inf
-        proven, is_blind, last_pass = start, True, 0
         self.seen = inf
-        if self.refines and self.mapper.is_short:
-            # What is found below the last of these limits, if anything, is found below one before.
-            limit = min(start * _LIMITS[_NUM_BLIND - 1], self._value(objective, cap_cycles) / _NEARLY)
-            answer = self._pass(objective, limit, cap_cycles, most=_BLIND)
-            if answer is not None and not answer.values and answer.least_lost >= limit:
-                proven = limit
+        if self.mapper.is_short:
+            return self._briefly(objective, cap_cycles, start, must_find=must_find)
+        proven, is_blind, last_pass = start, True, 0
         for number, factor in enumerate(_LIMITS):
             if is_blind and (not self.refines or last_pass > _FEW_STATES or number == _NUM_BLIND):
                 is_blind = False
@@ -369,8 +366,6 @@ class _Search:
             if answer is None:
                 return proven
             last_pass = answer.num_search_states
-            if self.mapper.is_short and answer.least_lost < limit:
-                last_pass = _FEW_STATES + 1
             proven = max(proven, _proven(answer, limit))
             if answer.values or limit == enough:
                 break
@@ -385,6 +380,22 @@ class _Search:
         if answer is None:
             return proven
         return max(proven, _proven(answer, known))
+
+    def _briefly(self, objective: int, cap_cycles: float, start: float, *, must_find: bool) -> float:
+        """Look at what is near the bound, then follow few partial mappings of each tile, then all that there is
+        place for: a short search neither raises its limit nor proves more."""
+        proven = start
+        if self.refines:
+            limit = min(start * _NEAR, self._value(objective, cap_cycles) / _NEARLY)
+            answer = self._pass(objective, limit, cap_cycles)
+            if answer is not None:
+                proven = max(proven, _proven(answer, limit))
+                if answer.values:
+                    return proven
+            proven = max(proven, self._narrowly(objective, cap_cycles, start))
+            if must_find and self._value(objective, cap_cycles) == inf:
+                return proven
+        return max(proven, self._boldly(objective, cap_cycles, proven))
 
     def _boldly(self, objective: int, cap_cycles: float, proven: float) -> float:
         """Look at once at all that could be better, by 1.5 % where something is known before: mostly that is
