@@ -9,7 +9,7 @@ is judged by; the comments number them as `docs/mapping.md` does. What users may
 from __future__ import annotations
 
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product as cartesian
 from math import ceil, prod
 
@@ -80,6 +80,7 @@ class _Nest:
     machine: Machine
     levels: tuple[_Level, ...]
     tiles: tuple[MappingOf[str, int], ...]
+    _boxes: dict[tuple[str, int], Shift] = field(init=False, default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem, machine: Machine, mapping: Mapping) -> _Nest:
@@ -159,7 +160,7 @@ class _Nest:
     def tile_words(self, operand: Operand, number: int, cost_options: CostOptions) -> int:
         """Words of a tensor that one instance of a level holds at a time (rule 1)."""
         copies = operand.copies if number == len(self.levels) - 1 else 1
-        return copies * prod(self.box(operand, self.tiles[number], cost_options))
+        return copies * prod(self.box_at(operand, number, cost_options))
 
     def box(self, operand: Operand, tile: MappingOf[str, int], cost_options: CostOptions) -> Shift:
         """Extents of a tile of a tensor; with `skips_pixels` without what a stride jumps over."""
@@ -167,9 +168,16 @@ class _Nest:
             return operand.box(tile)
         return tuple(num_touched(axis, tile) for axis in operand.axes)
 
+    def box_at(self, operand: Operand, number: int, cost_options: CostOptions) -> Shift:
+        """Extents of the tile of a tensor at a level, of whichever kind of the two all calls count."""
+        key = operand.name, number
+        if key not in self._boxes:
+            self._boxes[key] = self.box(operand, self.tiles[number], cost_options)
+        return self._boxes[key]
+
     def new_words(self, operand: Operand, number: int, move: Shift, cost_options: CostOptions) -> int:
         """Words of a tile that were not in the tile it moved from."""
-        box = self.box(operand, self.tiles[number], cost_options)
+        box = self.box_at(operand, number, cost_options)
         moved = [axis for axis, distance in enumerate(move) if distance]
         if not moved:
             return 0
@@ -199,6 +207,8 @@ class _Nest:
 
         With `multicasts_per_axis` tiles that are equal across two dims, as those of a diagonal, count apart.
         """
+        if not self.levels[number].spatial:
+            return 1
         below = self.tiles[number + 1] if number + 1 < len(self.tiles) else dict.fromkeys(self.tiles[0], 1)
         inner = dict(below)
         moves: dict[str, list[int]] = {}
@@ -230,19 +240,18 @@ class _Nest:
             inner[loop.dim] *= loop.factor
         return reached
 
-    def partition(self, operand: Operand, number: int, cost_options: CostOptions) -> int:
-        """Words of a tensor that are one instance's own (rule 5)."""
-        words = prod(self.box(operand, self.tiles[0], cost_options))
-        for outer in range(number):
-            tile = self.tiles[outer + 1]
-            spread = dict(tile)
-            for loop in self.levels[outer].spatial:
-                spread[loop.dim] *= loop.factor
-            words = (
-                words
-                * prod(self.box(operand, tile, cost_options))
-                // prod(self.box(operand, spread, cost_options))
-            )
+    def partitions(self, operand: Operand, cost_options: CostOptions) -> list[int]:
+        """Words of a tensor that are one instance's own, of every level (rule 5)."""
+        words = [prod(self.box_at(operand, 0, cost_options))]
+        for outer, laid in enumerate(self.levels[:-1]):
+            own = words[-1]
+            if laid.spatial:
+                spread = dict(self.tiles[outer + 1])
+                for loop in laid.spatial:
+                    spread[loop.dim] *= loop.factor
+                own *= prod(self.box_at(operand, outer + 1, cost_options))
+                own //= prod(self.box(operand, spread, cost_options))
+            words.append(own)
         return words
 
 
@@ -262,6 +271,7 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
     entering[num_levels] = prod(loop.factor for level in nest.levels for loop in level.temporal)
     counts: dict[int, TensorCount] = {}
     from_peers = dict.fromkeys(kept, 0)
+    partitions = nest.partitions(operand, cost_options)
     for place, number in enumerate(kept):
         child = kept[place + 1] if place + 1 < len(kept) else num_levels
         accesses = entering[child]
@@ -279,7 +289,7 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
                 for between in range(number, child - 1):
                     accesses *= nest.distinct_boxes(operand, between, cost_options)
         is_output = operand.kind is TensorKind.OUTPUT
-        partition = nest.partition(operand, number, cost_options)
+        partition = partitions[number]
         reductions = max(0, accesses - partition) if is_output else 0
         reads = (reductions if is_output else accesses) + from_peers[number]
         updates = accesses if is_output else 0
@@ -304,7 +314,7 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
 def _linked(operand: Operand, nest: _Nest, number: int, cost_options: CostOptions) -> Linked:
     """What one instance of the level around a level gives to those that it feeds, with links."""
     return linked(
-        nest.box(operand, nest.tiles[number], cost_options),
+        nest.box_at(operand, number, cost_options),
         nest.temporal_above(operand, number),
         nest.positions(operand, number - 1),
     )
@@ -317,7 +327,7 @@ def _fills(operand: Operand, nest: _Nest, number: int, cost_options: CostOptions
     moved before, or has not moved before; otherwise all of it, and the move is forgotten. Tiles that moved
     along several axes share nothing. Every loop's second iteration stands for the following ones.
     """
-    box = nest.box(operand, nest.tiles[number], cost_options)
+    box = nest.box_at(operand, number, cost_options)
     whole = prod(box)
     loops = nest.temporal_above(operand, number)
     zero: Shift = (0,) * len(box)

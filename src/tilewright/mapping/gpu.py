@@ -150,7 +150,7 @@ def solve_blocks(
         tried.take(view, answer)
     for program in _programs(mapper) if asks_cosa else ():
         left_s = _left_s(budget, started)
-        if tried.is_least(pads=isinstance(mapper, Exact) and mapper.pads):
+        if isinstance(mapper, Exact) and tried.is_within(_FAR if mapper.is_short else 1.0, pads=mapper.pads):
             break
         if left_s is not None and left_s <= 0:
             tried.is_cut_off = True
@@ -218,6 +218,7 @@ def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Pr
 WHOLE_BLOCKS = Rule("in blocks of the sizes that were tried, all warps busy")
 _MOST_PADDING = 1.25
 _CLEARLY = 0.98
+_FAR = 1.2  # times the bound, beyond which a short search asks CoSA
 _SHARE_OF_SIZES = 0.7  # of the time, if CoSA is asked, too
 _ROUNDING = 1e-9
 _MOST_PADDED = 6
@@ -326,12 +327,12 @@ class _Tried:
                 views = [view, *views]
         return sorted(views, key=lambda view: least.get(view.num_threads, inf))
 
-    def is_least(self, *, pads: bool = True) -> bool:
-        """Whether no block of any size is better than the best answer, padded or not."""
+    def is_within(self, factor: float, *, pads: bool) -> bool:
+        """Whether the best answer costs no more than so many times what no block of any size beats."""
         bound = measure(self.objective, *self.bounds_of_all)
         if not pads and self.objective == "latency":
             bound = max(bound, float(ceil(min(self.least_of_sizes.values()) * (1 - _ROUNDING))))
-        return self.value <= bound * (1 + _ROUNDING)
+        return self.value <= factor * bound * (1 + _ROUNDING)
 
     def bound_of(self, view: BlockView, *, pads: bool = True) -> float:
         """What no block of a size beats, in the cycles of its view, as far as it matters beside the best

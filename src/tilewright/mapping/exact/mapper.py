@@ -267,7 +267,11 @@ class _Search:
     def __init__(self, task: MappingProblem, mapper: Exact, end_s: float | None) -> None:
         self.task, self.mapper, self.end_s = task, mapper, end_s
         self.joined = Joined.of(task)
-        self.lattice = Lattice.of(self.joined.task.problem, task.cost_options, mapper.max_points)
+        max_points = mapper.max_points
+        if mapper.is_short and task.block is not None:
+            # Three levels of a GPU fill the places of a short search with the first of many tiles.
+            max_points = min(max_points, _FEW_POINTS)
+        self.lattice = Lattice.of(self.joined.task.problem, task.cost_options, max_points)
         self.space = Space(self.joined.task, self.lattice)
         self.best, self.refines = _Best(), True
         self.answers: dict[Question, Found] = {}
@@ -392,7 +396,7 @@ class _Search:
                 proven = max(proven, _proven(answer, limit))
                 if answer.values:
                     return proven
-            proven = max(proven, self._narrowly(objective, cap_cycles, start))
+            proven = max(proven, self._narrowly(objective, cap_cycles, start, _WIDTHS[:1]))
             if must_find and self._value(objective, cap_cycles) == inf:
                 return proven
         return max(proven, self._boldly(objective, cap_cycles, proven))
