@@ -215,6 +215,27 @@ def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Pr
     return islice(sorted(worth, key=lambda layer: least_times[layer]), count)
 
 
+def least_cycles_of_sizes(problem: Problem, view: BlockView) -> dict[int, float]:
+    """Least cycles of computing without padding, by the threads of a block in whole warps.
+
+    Threads and blocks are spread over dims of the output, so that both numbers together divide its size. The
+    view is that of a largest block.
+    """
+    machine, limits = view.machine, view.threads
+    num_outputs = prod(problem.extents[dim] for dim in problem.output.dims())
+    num_cores = prod(map(machine.fan_out, range(2, len(machine.levels))))
+    threads = [n for n in divisors(num_outputs) if n <= limits.max_per_block]
+    least: dict[int, float] = {}
+    for cores in (n for n in divisors(num_outputs) if n <= num_cores):
+        steps = problem.num_macs / (machine.fan_out(0) * cores)
+        for used in threads:
+            if num_outputs // cores % used == 0:
+                size = in_whole_warps(used, limits)
+                cycles = steps / used * max(1.0, size / view.num_at_once)
+                least[size] = min(least.get(size, inf), cycles)
+    return least
+
+
 WHOLE_BLOCKS = Rule("in blocks of the sizes that were tried, all warps busy")
 _MOST_PADDING = 1.25
 _CLEARLY = 0.98
@@ -297,24 +318,8 @@ class _Tried:
 
     @functools.cached_property
     def least_of_sizes(self) -> dict[int, float]:
-        """Least cycles of computing without padding, by the threads of a block in whole warps.
-
-        Threads and blocks are spread over dims of the output, so that both numbers together divide its size.
-        """
-        view = self.whole_block()
-        machine, limits = view.machine, view.threads
-        num_outputs = prod(self.problem.extents[dim] for dim in self.problem.output.dims())
-        num_cores = prod(map(machine.fan_out, range(2, len(machine.levels))))
-        threads = [n for n in divisors(num_outputs) if n <= limits.max_per_block]
-        least: dict[int, float] = {}
-        for cores in (n for n in divisors(num_outputs) if n <= num_cores):
-            steps = self.problem.num_macs / (machine.fan_out(0) * cores)
-            for used in threads:
-                if num_outputs // cores % used == 0:
-                    size = in_whole_warps(used, limits)
-                    cycles = steps / used * max(1.0, size / view.num_at_once)
-                    least[size] = min(least.get(size, inf), cycles)
-        return least
+        """Least cycles of computing without padding, by the threads of a block in whole warps."""
+        return least_cycles_of_sizes(self.problem, self.whole_block())
 
     def most_promising(self, views: list[BlockView]) -> list[BlockView]:
         """Views of sizes, those with the least cycles of computing without padding first, and before them the
@@ -338,7 +343,8 @@ class _Tried:
         """What no block of a size beats, in the cycles of its view, as far as it matters beside the best
         answer."""
         if not pads and self.objective == "latency":
-            return self.least_of_sizes.get(view.num_threads, 0.0) / self._cycle_length(view) * (1 - _ROUNDING)
+            least = self.least_of_sizes.get(view.num_threads, 0.0) / self._cycle_length(view)
+            return float(ceil(least * (1 - _ROUNDING)))
         return bound_padded(self.task(view, self.problem), self.value / self._cycle_length(view))
 
     def is_hopeless(self, view: BlockView, bound: float) -> bool:

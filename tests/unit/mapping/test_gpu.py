@@ -20,8 +20,8 @@ from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.check_launch import check_launch
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
-from tilewright.mapping.gpu import evaluate_blocks, solve_blocks, spread_evenly
-from tilewright.mapping.launch import block_axes, has_shape
+from tilewright.mapping.gpu import evaluate_blocks, least_cycles_of_sizes, solve_blocks, spread_evenly
+from tilewright.mapping.launch import block_axes, has_shape, in_whole_warps
 from tilewright.mapping.random import Random
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 
@@ -427,3 +427,21 @@ def test_exact_is_no_worse_than_cosa_where_nothing_proves_its_answer() -> None:
     for other in others:
         assert isinstance(other, MappingSolution)
         assert found.quality.cost <= other.quality.cost
+
+
+@pytest.mark.parametrize("extents", [(3, 8), (5, 8)])
+def test_blocks_have_as_many_threads_as_divide_the_output_well(extents: tuple[int, int]) -> None:
+    problem = convolution({"K": extents[0], "P": extents[1], "C": 2})
+    machine = parse_machine(GPU.replace("8 GB/s", "800 GB/s").replace("_cycle: 32", "_cycle: 320"))
+    view = block_view(machine, block_limits(machine).max_per_block, shares_registers=False)
+    least = least_cycles_of_sizes(problem, view)
+    short = Exact(max_search_states=1000, pads=False)
+    quickly = solve_blocks(short, problem, machine, "latency", CostOptions(), Budget(UNLIMITED))
+    assert isinstance(quickly, MappingSolution)
+    assert quickly.cost.compute_cycles == min(least.values()) < least[8]
+    at_random = solve_blocks(
+        Random(num_valid=20, max_draws=5_000), problem, machine, "latency", CostOptions(), Budget()
+    )
+    assert isinstance(at_random, MappingSolution)
+    cost, launch = evaluate_blocks(problem, machine, at_random.mapping)
+    assert cost.compute_cycles >= least[in_whole_warps(launch.num_threads, view.threads)]
