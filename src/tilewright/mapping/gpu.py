@@ -239,7 +239,7 @@ def least_cycles_of_sizes(problem: Problem, view: BlockView) -> dict[int, float]
 WHOLE_BLOCKS = Rule("in blocks of the sizes that were tried, all warps busy")
 _MOST_PADDING = 1.25
 _CLEARLY = 0.98
-_FAR = 1.2  # times the bound, beyond which a short search asks CoSA
+_FAR = 1.1  # times the bound, beyond which a short search asks CoSA
 _SHARE_OF_SIZES = 0.7  # of the time, if CoSA is asked, too
 _ROUNDING = 1e-9
 _MOST_PADDED = 6

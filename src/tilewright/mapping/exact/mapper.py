@@ -390,13 +390,16 @@ class _Search:
         place for: a short search neither raises its limit nor proves more."""
         proven = start
         if self.refines:
-            limit = min(start * _NEAR, self._value(objective, cap_cycles) / _NEARLY)
-            answer = self._pass(objective, limit, cap_cycles)
-            if answer is not None:
-                proven = max(proven, _proven(answer, limit))
-                if answer.values:
-                    return proven
-            proven = max(proven, self._narrowly(objective, cap_cycles, start, _WIDTHS[:1]))
+            # Of cycles, what is at the bound itself is worth a look of its own.
+            for factor in (_LIMITS[0], _NEAR) if objective == search_states.LATENCY else (_NEAR,):
+                limit = min(start * factor, self._value(objective, cap_cycles) / _NEARLY)
+                answer = self._pass(objective, limit, cap_cycles)
+                if answer is not None:
+                    proven = max(proven, _proven(answer, limit))
+                    if answer.values:
+                        return proven
+            widths = _WIDTHS if objective == search_states.LATENCY else _WIDTHS[:1]
+            proven = max(proven, self._narrowly(objective, cap_cycles, start, widths))
             if must_find and self._value(objective, cap_cycles) == inf:
                 return proven
         return max(proven, self._boldly(objective, cap_cycles, proven))
