@@ -386,8 +386,8 @@ class _Search:
         return max(proven, _proven(answer, known))
 
     def _briefly(self, objective: int, cap_cycles: float, start: float, *, must_find: bool) -> float:
-        """Look at what is near the bound, then follow few partial mappings of each tile, then as many as there
-        are places for: a short search does not raise its limit. Gives what is proven."""
+        """Look at what is near the bound, then follow few partial mappings of each tile, then as many as
+        there are places for: a short search does not raise its limit. Gives what is proven."""
         proven = start
         if self.refines:
             # Of cycles, what is at the bound itself is worth a look of its own.
