@@ -114,15 +114,11 @@ class Reproduction(Protocol):
     `exhibits` are those that can be made alone, in a time that is given; `printed` is every table and figure
     of the paper, in its order."""
 
-    resumes: ClassVar[bool]
-    measures_devices: ClassVar[bool]
-    exhibits: ClassVar[tuple[str, ...]]
+    title: ClassVar[str]
+    resumes: ClassVar[bool] = False
+    measures_devices: ClassVar[bool] = False
+    exhibits: ClassVar[tuple[str, ...]] = ()
     printed: ClassVar[tuple[Printed, ...]]
-
-    @property
-    def title(self) -> str:
-        """The paper, for people."""
-        ...
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit, in the paper's order."""

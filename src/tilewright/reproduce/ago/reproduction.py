@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
 from tilewright.planning import Budget
 from tilewright.reproduce.ago import budgets, exhibits, measured, redundancy
@@ -17,7 +16,7 @@ from tilewright.reproduce.ago.latency import AGO, ON_DEVICE, UNTUNED, Job, Raced
 from tilewright.reproduce.ago.latency import VARIANTS as LATENCY
 from tilewright.reproduce.ago.paper import NETWORK, PRINTED, SIZE, SIZES
 from tilewright.reproduce.ago.partitions import VARIANTS, Weighed, partitioned
-from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
+from tilewright.reproduce.base import Effort, Exhibit, Reproduction, Update
 from tilewright.reproduce.on_device import OnDevice, exhibit_on_device, planned_on
 from tilewright.text.formatting import counted
 
@@ -75,26 +74,19 @@ class _Task:
         return raced(self.job) if self.stack is None else ablated(self.stack, self.job)
 
 
-@dataclass(frozen=True, slots=True)
-class Ago:
+class Ago(Reproduction):
     """The reproduction. A share of the effort is one of what is tuned and raced."""
 
-    resumes: ClassVar[bool] = True
-    measures_devices: ClassVar[bool] = True
-    exhibits: ClassVar[tuple[str, ...]] = (
+    title = "Boosting Mobile AI Inference by Removing Constraints on Graph Optimization (AGO, INFOCOM 2023)"
+    resumes = True
+    measures_devices = True
+    exhibits = (
         *(f"Figure {number}" for number in (6, 7, 8, 9)),
         *JOBS,
         "Figure 13",
         "Figure 14",
     )
-    printed: ClassVar[tuple[Printed, ...]] = PRINTED
-
-    @property
-    def title(self) -> str:
-        """The paper, for people."""
-        return (
-            "Boosting Mobile AI Inference by Removing Constraints on Graph Optimization (AGO, INFOCOM 2023)"
-        )
+    printed = PRINTED
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit, in the paper's order."""

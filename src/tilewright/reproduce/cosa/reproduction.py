@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
-from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
+from tilewright.reproduce.base import Effort, Exhibit, Reproduction, Update
 from tilewright.reproduce.cosa import comparison, definitions, gpu, motivation
 from tilewright.reproduce.cosa.bench import Bench
 from tilewright.reproduce.cosa.paper import PRINTED
@@ -29,19 +27,11 @@ _EXHIBITS: Sequence[Callable[[Bench], Exhibit]] = (
 """In the paper's order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cosa:
+class Cosa(Reproduction):
     """The reproduction."""
 
-    resumes: ClassVar[bool] = False
-    measures_devices: ClassVar[bool] = False
-    exhibits: ClassVar[tuple[str, ...]] = ()
-    printed: ClassVar[tuple[Printed, ...]] = PRINTED
-
-    @property
-    def title(self) -> str:
-        """The paper, for people."""
-        return "CoSA: Scheduling by Constrained Optimization for Spatial Accelerators (ISCA 2021)"
+    title = "CoSA: Scheduling by Constrained Optimization for Spatial Accelerators (ISCA 2021)"
+    printed = PRINTED
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit, in the paper's order."""

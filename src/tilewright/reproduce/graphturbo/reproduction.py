@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
-from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
+from tilewright.reproduce.base import Effort, Exhibit, Reproduction, Update
 from tilewright.reproduce.graphturbo import exhibits
 from tilewright.reproduce.graphturbo.claims import claims_of_the_text
 from tilewright.reproduce.graphturbo.gpu import GPU, TAILOR, GpuTimes, gpu_times
@@ -46,19 +44,12 @@ _ON_DEVICE: Plans = {
 _ALLOCATED = (1.0, 0.875, 0.75, 0.625, 0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class GraphTurbo:
+class GraphTurbo(Reproduction):
     """The reproduction."""
 
-    resumes: ClassVar[bool] = False
-    measures_devices: ClassVar[bool] = True
-    exhibits: ClassVar[tuple[str, ...]] = ()
-    printed: ClassVar[tuple[Printed, ...]] = PRINTED
-
-    @property
-    def title(self) -> str:
-        """The paper, for people."""
-        return "Effectively Scheduling Computational Graphs of Deep Neural Networks (GraphTurbo, OSDI 2023)"
+    title = "Effectively Scheduling Computational Graphs of Deep Neural Networks (GraphTurbo, OSDI 2023)"
+    measures_devices = True
+    printed = PRINTED
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit, in the paper's order."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 from tilewright.benchmark.engines import PEERS
-from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
+from tilewright.reproduce.base import Effort, Exhibit, Reproduction, Update
 from tilewright.reproduce.in_turns import Plans, measured
 from tilewright.reproduce.ios import exhibits
 from tilewright.reproduce.ios.counts import network_counts
@@ -52,19 +52,12 @@ PLANS: Plans = {
 """The schedules that are compared on this processor and on a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ios:
+class Ios(Reproduction):
     """The reproduction."""
 
-    resumes: ClassVar[bool] = False
-    measures_devices: ClassVar[bool] = True
-    exhibits: ClassVar[tuple[str, ...]] = ()
-    printed: ClassVar[tuple[Printed, ...]] = PRINTED
-
-    @property
-    def title(self) -> str:
-        """The paper, for people."""
-        return "IOS: Inter-Operator Scheduler for CNN Acceleration (MLSys 2021)"
+    title = "IOS: Inter-Operator Scheduler for CNN Acceleration (MLSys 2021)"
+    measures_devices = True
+    printed = PRINTED
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit, in the paper's order."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from tilewright.benchmark.statistics import Timing
 from tilewright.planning import Spec
-from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
+from tilewright.reproduce.base import Effort, Exhibit, Reproduction, Update
 from tilewright.reproduce.in_turns import Plans, measured
 from tilewright.reproduce.on_device import OnDevice, exhibit_on_device, planned_on
 from tilewright.reproduce.pcgc import exhibits, gains, learned, tables
@@ -33,19 +33,13 @@ _NETWORKS_OF_FIGURE_13 = ("resnet50", "resnet34", "mobilenet_v2", "yolov4_tiny",
 _NETWORKS_HERE = ("resnet34", "resnet50", "yolov4_tiny", "yolox_nano")
 
 
-@dataclass(frozen=True, slots=True)
-class Pcgc:
+class Pcgc(Reproduction):
     """The reproduction; a share of the effort is one of each table's networks."""
 
-    resumes: ClassVar[bool] = True
-    measures_devices: ClassVar[bool] = True
-    exhibits: ClassVar[tuple[str, ...]] = ()
-    printed: ClassVar[tuple[Printed, ...]] = PRINTED
-
-    @property
-    def title(self) -> str:
-        """The paper, for people."""
-        return "PCGC: A performance compact graph compiler based on multilevel fusion-splitting rules (2022)"
+    title = "PCGC: A performance compact graph compiler based on multilevel fusion-splitting rules (2022)"
+    resumes = True
+    measures_devices = True
+    printed = PRINTED
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit."""
