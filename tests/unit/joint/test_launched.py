@@ -306,6 +306,18 @@ def test_a_first_plan_waits_for_no_search_of_mappings(
     assert (again.recipe.execution, cost_of(again.plan)) == ("", cost_of(searched))
 
 
+def test_a_first_plan_of_one_program_searches_for_no_mapping_of_its_parts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    _product_mapper.cache_clear()
+    planner = planner_of(chain(), "stcp920")
+    assert planner.best(LEFT_OPEN, Budget(deadline_s=1e-9)).recipe.execution == "mappings=rule"
+    searches = planner.backend.searches
+    assert searches is not None
+    assert searches.count() == 1, "the one at which plans with searched mappings are given up"
+
+
 def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -510,7 +510,13 @@ class NpuBackend(Backend):
             maps, known = maps.of_copies(), KnownSteps()
         if not is_launched:
             return simulated(
-                schedule, self.machine, policy=policy, types=types, tiler=self._tiler_of(""), maps=maps
+                schedule,
+                self.machine,
+                policy=policy,
+                types=types,
+                tiler=self._tiler_of(""),
+                maps=maps,
+                works=self.works,
             ).simulation
         # Its bound is not asked for: company makes no kernel faster.
         policy = replace(policy, launches="each subgraph")

@@ -56,9 +56,11 @@ def simulated(
     types: ElementTypes | None = None,
     tiler: Tiler | None = None,
     maps: RegionMaps | None = None,
+    works: Works | None = None,
 ) -> SimulatedPlan:
     """Bind, place and simulate a schedule on one cluster of a machine, by default as the machine runs it and
-    keeps elements. `maps` are regions through the graph that are known.
+    keeps elements. `maps` are regions through the graph that are known, `works` is what is known of the work
+    of nodes.
 
     Raises:
         UsageError: the schedule is not legal.
@@ -71,7 +73,16 @@ def simulated(
     launches = launches_of(schedule, instances) if is_launched else ()
     cores = None if is_launched else core_groups_of(schedule, instances, machine.num_cores_per_cluster)
     return simulated_order(
-        instances, order, machine, types, memory, policy, launches=launches, tiler=tiler, cores=cores
+        instances,
+        order,
+        machine,
+        types,
+        memory,
+        policy,
+        launches=launches,
+        tiler=tiler,
+        cores=cores,
+        works=works,
     )
 
 
