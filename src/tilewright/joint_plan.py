@@ -57,7 +57,7 @@ _SHARE_OF_SUMS, _SHARE_OF_NEAREST, _SHARE_OF_METHODS = 0.5, 0.25, 0.6
 _SHARE_OF_BLOCKS, _SHARE_OF_KERNELS, _SHARE_OF_GRAPH = 0.4, 0.7, 0.5
 """Of the time that is left, for the first plans with sums in parts; for recipes that vary the best, and for
 others; for blocks of the graph, for kernels, slices and places, and for each other graph."""
-_SHARE_OF_LARGE, _SHARE_OF_JOINING = 0.8, 0.7
+_SHARE_OF_LARGE, _SHARE_OF_JOINING = 0.95, 0.95
 """Of the time that is left, for the first plans of a large network; of that, for layers that are joined."""
 _SHARE_BEFORE_PROOF = 0.9
 """Of the time of the search, for all but the proof of its plan."""

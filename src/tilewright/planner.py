@@ -257,17 +257,23 @@ class Planner:
         try:
             known = _WithoutSearches(searches, searches.count())
             with contextlib.suppress(SearchEnded), ending_with(known):
-                program = self.program(recipe)
+                program = self._timed(recipe, meter)
                 return Best(program, recipe, (Attempt(str(recipe), cost_of(program), recipe=recipe),))
             planner = Planner(self.graph, self.target, searches.without(), self.options, self.clock)
             self._quick = searches.execution, planner
             recipe = replace(recipe, execution=searches.execution)
-            program = self.program(recipe)
+            program = self._timed(recipe, meter)
             return Best(program, recipe, (Attempt(str(recipe), cost_of(program)),))
         except InternalError:
             raise
         except TilewrightError:  # why is told where recipes are tried
             return None
+
+    def _timed(self, recipe: Recipe, meter: Meter) -> Program:
+        start_s = meter.clock()
+        program = self.program(recipe)
+        self.first_s = meter.clock() - start_s
+        return program
 
     def _combined(self, best: Best[Program]) -> Best[Program]:
         """The better of a plan and the cheapest path through the blocks of all plans of the graph, where the
@@ -298,9 +304,7 @@ class Planner:
     def _of_layers(self, meter: Meter) -> Best[Program]:
         """The best of layers one by one and of what the papers propose that are planned fastest."""
         memory = self.backend.default_recipe.memory
-        start_s = meter.clock()
         best = self._at_once(meter)
-        self.first_s = meter.clock() - start_s
         if best is not None and self.is_large:
             return best  # what joins its layers first gains more in less time
         first = (replace(PLAIN_RECIPE, memory=memory), *itertools.islice(of_papers(memory), NUM_FAST))

@@ -19,6 +19,8 @@ from tilewright.schedule.lane_search import LaneSearch
 from tilewright.schedule.lanes import Section
 
 _FACTORS = (2, 4, 8)
+_MOST_CUTS = 64
+"""Places at which a kernel may be cut in two."""
 
 
 class Moves:
@@ -124,11 +126,13 @@ class Moves:
             yield self.fused(second.mask | (first.mask & ~prefix), second.kernels[0].split)
 
     def _prefixes(self, mask: int) -> Iterator[int]:
-        """Layers from the first on, but not all."""
-        prefix = 0
-        for layer in self._layers_in(mask)[:-1]:
+        """Layers from the first on, but not all: of very many, those behind each so many."""
+        prefix, layers = 0, self._layers_in(mask)
+        step = -(-len(layers) // _MOST_CUTS)
+        for number, layer in enumerate(layers[:-1], 1):
             prefix |= sum(1 << node for node in layer)
-            yield prefix
+            if number % step == 0:
+                yield prefix
 
     def _layers_in(self, mask: int) -> tuple[tuple[int, ...], ...]:
         """What of each layer lies in a set, in the order of their last nodes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
+from math import inf
 
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.joint.base import union
@@ -24,8 +25,6 @@ from tilewright.records import dataclass
 
 MOST_BLOCKS = 12
 """Blocks of a window."""
-_LEFT_TO_JUDGE, _BETWEEN_JUDGED = 1.5, 1.0
-"""In times of what it takes to judge a plan: what is left for it at the end, and searched between two."""
 _GAIN = 0.9
 """Of what a plan took that was judged, what the next one takes at most, unless it is the last."""
 _ROUNDING = 1e-9  # of costs that are sums of floats
@@ -99,7 +98,7 @@ class WindowedPlan:
 class Joiner:
     """Joins neighbours window by window, and has better plans judged.
 
-    `judge_s` is about what it takes to judge a plan; it is not done more often than it is worth.
+    `judge_s` is about what it takes to judge a plan: so much is left for it at the end, and searched between.
     """
 
     plan: WindowedPlan
@@ -112,16 +111,16 @@ class Joiner:
 
     def run(self) -> None:
         """Sweep until nothing is gained, with windows at these places or between, or the budget ends."""
-        self._judged, self._since_s = self.plan.cost, self.meter.clock()
+        self._judged, self._since_s = self.plan.cost, -inf
         first, num_idle = MOST_BLOCKS, 0
         while num_idle < 2 and not self._is_late:
             before = self.plan.cost
             for _ in self.plan.sweep(self._joined, self.meter, first=first):
                 if self._is_late:
                     break
-                if self.meter.left_s is not None and self._is_worth_it:
+                if self._since_s > -inf and self._is_worth_it:  # the first one behind a sweep
                     self._judge()
-            if self._is_worth_it or self.meter.left_s is None:
+            if self._is_worth_it:
                 self._judge()
             num_idle = 0 if self.plan.cost < before * (1 - _ROUNDING) else num_idle + 1
             first = MOST_BLOCKS // 2 if first == MOST_BLOCKS else MOST_BLOCKS
@@ -131,13 +130,14 @@ class Joiner:
     def _is_late(self) -> bool:
         """Whether no more time is left than it takes to judge the plan."""
         left_s = self.meter.left_s
-        return self.meter.is_over or (left_s is not None and left_s < _LEFT_TO_JUDGE * self.judge_s)
+        return self.meter.is_over or (left_s is not None and left_s < self.judge_s)
 
     @property
     def _is_worth_it(self) -> bool:
-        """Whether enough was searched and gained since a plan was judged."""
-        searched_s = self.meter.clock() - self._since_s
-        return self.plan.cost < _GAIN * self._judged and searched_s > _BETWEEN_JUDGED * self.judge_s
+        """Whether enough was gained, and where time is limited searched, since a plan was judged."""
+        is_timed = self.meter.left_s is not None
+        is_searched = not is_timed or self.meter.clock() - self._since_s > self.judge_s
+        return self.plan.cost < _GAIN * self._judged and is_searched
 
     def _joined(self, part: LaunchedPricer, given: Sequence[Content]) -> Sequence[Content]:
         if self.progress is not None:
