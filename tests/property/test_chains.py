@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from tests.support.graphs import GraphBuilder
 from tests.support.walked_chains import check_elements
 
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Value
 from tilewright.mapping.chains.chain import CannotFuse, Chain, chain_of
-from tilewright.mapping.chains.check import check_plan
+from tilewright.mapping.chains.check import check_plan, tiling_fault
 from tilewright.mapping.chains.plan import (
     STREAMED,
     ChainPlan,
     Tiling,
+    check_countable,
     compulsory_words,
     count_plan,
     least_macs,
@@ -196,14 +197,51 @@ def test_rows_that_are_retained_are_not_computed_again() -> None:
     assert (counted(0), counted(1)) == (6, 14)
 
 
-def nodes_with_two_readers() -> list[Node]:
+def leaving_chain() -> Chain:
+    """A value that a convolution inside needs, and what comes later, too."""
     build = GraphBuilder()
-    inner = conv(build, build.input(1, 1, 3, 2), 1, 1)
-    return list(build.finish(conv(build, inner, 1, 1), inner).nodes)
+    inner = conv(build, build.input(1, 1, 3, 1), 2, 3)
+    return chain_of(build.finish(conv(build, inner, 1, 3), inner).nodes, frozenset([inner]))
 
 
-def test_a_value_that_leaves_ends_a_chain() -> None:
-    nodes = nodes_with_two_readers()
-    results = frozenset(value for node in nodes for value in node.results())
+def test_a_value_that_leaves_is_written_once_and_no_tiling_moves_less_than_the_best() -> None:
+    chain = leaving_chain()
+    (inner,) = (part for part in chain.parts if part.leaves and part.kind == "intermediate")
+    assert chain.written_words == chain.parts[0].num_words + inner.num_words
+    counts = set()
+    for number, plan in enumerate(plans(chain)):
+        count = count_plan(chain, plan)
+        if number % 9 == 0:
+            assert not check_plan(chain, plan, count, count.held_words)
+        if tiling_fault(chain, plan):
+            assert count.written_words > chain.written_words
+            continue
+        assert count.written_words == chain.written_words
+        counts.add((count.moved_words, count.num_macs, count.held_words))
+    for capacity_words in (8, 16, 60):
+        limits = ChainLimits(capacity_words)
+        most = 2 * least_macs(chain)
+        keys = [(moved, macs) for moved, macs, held in counts if held <= capacity_words and macs <= most]
+        ranking = rank_plans(chain, limits, deadline_s=60)
+        if not ranking.plans:
+            assert not keys
+            continue
+        (best,) = ranking.plans
+        assert (best.count.moved_words, best.count.num_macs) == min(keys)
+        assert not check_plan(chain, best.plan, best.count, capacity_words)
+
+
+def test_what_leaves_is_made_whole() -> None:
+    build = GraphBuilder()
+    inner = conv(build, build.input(1, 1, 4, 4), 2, 1)
+    nodes = build.finish(conv(build, inner, 1, 1, 2), inner).nodes
+    with pytest.raises(CannotFuse, match="only a part of it"):
+        check_countable(chain_of(nodes, frozenset([inner])))
+
+
+def test_the_result_of_the_last_sum_ends_a_chain_where_it_leaves() -> None:
+    build = GraphBuilder()
+    last = conv(build, build.input(1, 1, 3, 2), 1, 1)
+    nodes = build.finish(build.op("Relu", last), last).nodes
     with pytest.raises(CannotFuse, match="is used outside the chain"):
-        chain_of(nodes, results)
+        chain_of(nodes, frozenset([last]))

@@ -115,6 +115,8 @@ class _Walk:
         self.num_macs += part.macs_per_word * num_fresh
         if part.kind in ("input", "constant"):
             self.read_words += num_fresh
+        elif part.leaves:
+            self.written_words += num_fresh
         self.live.append(max(map(len, self._live(needed, depth))) if retains else int(depth == STREAMED))
 
     def _needed(self, part: ChainPart, at: int) -> set[Element]:

@@ -41,7 +41,7 @@ def test_a_model_adds_up_from_its_chains_and_all_other_operators(
     result = tw.map_chain(small_net(6, 6), "eyeriss", objective=objective, budget=BUDGET)
     total = result.total
     assert total is not None
-    assert [name for part in result.others for name in part.nodes] == ["conv1", "relu1"]
+    assert not result.others  # a residual block goes on behind what it reads twice
     parts = [*result.others, *(part for chain in result.chains for part in chain.parts)]
     assert total.fused.moved_words == sum(part.moved_words for part in parts)
     assert total.others.moved_words == sum(part.moved_words for part in result.others)
@@ -54,7 +54,7 @@ def test_a_model_adds_up_from_its_chains_and_all_other_operators(
     assert total.bound <= value(total.fused) <= value(total.separate)
     assert total.bound == total.bound_others + sum(chain.bound_searched for chain in result.chains)
     chains, others, whole = result.tables()[1].rows
-    assert (chains[0], others[0], whole[0]) == ("1 chains", "2 other operators", "whole model")
+    assert (chains[0], others[0], whole[0]) == ("1 chains", "0 other operators", "whole model")
     assert whole[1] == f"{total.fused.moved_words:,}"
 
 

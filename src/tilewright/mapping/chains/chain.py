@@ -7,7 +7,7 @@ which loop is read off the region functions of the nests; nothing here knows an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
@@ -51,7 +51,8 @@ class ChainPart:
 
     A value that is not held is made in the place of the one computed from it. One that may stream comes from
     outside and can be read word by word: weights, as what they meet is on chip, and what is added to the
-    result. `macs_per_word` are the multiply-accumulates of one element.
+    result. One that leaves is needed by later operators, too: all of it is made, once, and written as it is
+    made. `macs_per_word` are the multiply-accumulates of one element.
     """
 
     value: Value
@@ -61,6 +62,7 @@ class ChainPart:
     axis_of_loop: tuple[int | None, ...]
     is_held: bool = True
     may_stream: bool = False
+    leaves: bool = False
     macs_per_word: int = 0
     still: dict[tuple[int, ...], int] = field(default_factory=dict, repr=False)
 
@@ -98,6 +100,11 @@ class Chain:
     def num_macs(self) -> int:
         """Multiply-accumulates where nothing is computed twice."""
         return sum(part.macs_per_word * part.num_words for part in self.parts)
+
+    @property
+    def written_words(self) -> int:
+        """What leaves: the result, and values that later operators need, too."""
+        return sum(part.num_words for part in self.parts if part.leaves)
 
     def needed(self, part: ChainPart, loop: int, made: Sequence[Side]) -> Side:
         """What each step of a loop needs of a part whose readers make these sides: the hull of needs."""
@@ -177,7 +184,7 @@ def chain_of(
     if anchor is None or num_layers > most_layers:
         raise CannotFuse(f"chain: {num_layers} operators sum products; a chain has 1 to {most_layers}.")
     before, after = tuple(nodes[: nodes.index(anchor)]), tuple(nodes[nodes.index(anchor) + 1 :])
-    _check_values(nodes, results)
+    leaving = _leaving(nodes, results)
     _check_after(anchor, after)
     nests = nests_of(anchor)
     if len(nests) != 1 or contraction_of(nests[0]) is None:
@@ -190,15 +197,18 @@ def chain_of(
         if dim.extent > _MAX_EXTENT:
             raise CannotFuse(f"chain: {dim.name} has {dim.extent:,} iterations, more than {_MAX_EXTENT:,}.")
     unfolding.add_result(after)
+    for value in leaving - set(nodes[-1].results()):
+        if value.producer not in before:
+            raise CannotFuse(f"chain: {value.name!r} is used outside the chain; end the chain there.")
     for node in reversed(before):
-        unfolding.add_intermediate(node)
+        unfolding.add_intermediate(node, leaving)
     unfolding.add_outside(after)
     return Chain(tuple(nodes), anchor, nests[0], unfolding.loops, tuple(unfolding.parts), reaches)
 
 
-def _check_values(nodes: Sequence[Node], results: frozenset[Value]) -> None:
-    """Each node computes one value; all but the last one's are used inside only."""
-    inside = set(nodes)
+def _leaving(nodes: Sequence[Node], results: frozenset[Value]) -> set[Value]:
+    """What later operators need of what nodes compute, each of them one value."""
+    inside, leaving = set(nodes), set()
     for node in nodes:
         if len(list(node.results())) != 1 or node.captures or not nests_of(node):
             raise CannotFuse(
@@ -206,9 +216,9 @@ def _check_values(nodes: Sequence[Node], results: frozenset[Value]) -> None:
             )
         value = node.outputs[0]
         assert value is not None
-        leaves = value in results or not inside.issuperset(value.users) or not value.users
-        if leaves and node is not nodes[-1]:
-            raise CannotFuse(f"chain: {value.name!r} is used outside the chain; end the chain there.")
+        if value in results or not inside.issuperset(value.users) or not value.users:
+            leaving.add(value)
+    return leaving
 
 
 def _check_after(anchor: Node, after: Sequence[Node]) -> None:
@@ -264,7 +274,8 @@ class _Unfolding:
         whole = full_region(result.shape)
         axes = tuple(_written_axis(self.nest, loop) for loop in self.loops)
         macs_per_word = _macs_per_word(self.anchor)
-        self.parts.append(ChainPart(result, "result", whole, (), axes, macs_per_word=macs_per_word))
+        part = ChainPart(result, "result", whole, (), axes, leaves=True, macs_per_word=macs_per_word)
+        self.parts.append(part)
         needs = [_anchor_region(self.nest, position, {}) for position in range(len(self.anchor.inputs))]
         self._add_readers(self.anchor, _anchor_axes(self.anchor, self.nest, self.loops), needs)
         made = {result, *(value for node in after for value in node.results())}
@@ -275,16 +286,20 @@ class _Unfolding:
             ]
             self._add_readers(node, _node_axes(node, whole, from_others, self.maps), from_others)
 
-    def add_intermediate(self, node: Node) -> None:
+    def add_intermediate(self, node: Node, leaving: Set[Value]) -> None:
         """What an operator before the anchor computes.
 
         Raises:
-            CannotFuse: nothing needs it, or its axes move in no single way.
+            CannotFuse: nothing needs it, or a part of what must leave, or its axes move in no single way.
         """
         value = next(node.results())
         if value not in self.readers:
             raise CannotFuse(f"chain: nothing in it needs {value.name!r}; leave node {node.name!r} out.")
         part = self._part(value, "intermediate", _macs_per_word(node))
+        if value in leaving:
+            if part.whole != full_region(value.shape):
+                raise CannotFuse(f"chain: {value.name!r} leaves, but only a part of it is needed inside.")
+            part = replace(part, is_held=True, leaves=True)
         self.parts.append(part)
         needs = self.maps.inputs_of(node, 0, part.whole)
         self._add_readers(node, _node_axes(node, part.whole, needs, self.maps), needs)

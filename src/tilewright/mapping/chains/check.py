@@ -17,7 +17,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.region import Region, access_region, hull, volume
 from tilewright.mapping.chains.chain import Chain, ChainPart
-from tilewright.mapping.chains.plan import STREAMED, ChainCount, ChainPlan
+from tilewright.mapping.chains.plan import STREAMED, ChainCount, ChainPlan, count_parts
 from tilewright.planning import Quality, Violation
 
 Step = tuple[int, ...]
@@ -90,6 +90,9 @@ def tiling_fault(chain: Chain, plan: ChainPlan) -> str:
         STREAMED <= depth <= len(order) for depth in plan.depths
     ):
         return f"depths {plan.depths} of {len(chain.parts)} values and {len(order)} loops"
+    for part, count in zip(chain.parts, count_parts(chain, plan), strict=True):
+        if part.leaves and part.kind == "intermediate" and count.fresh_words != part.num_words:
+            return f"{part.value.name!r} leaves, and is made again"
     sums = [loop for loop in order if chain.loops[loop].role == "reduce"]
     if sums and chain.nest.finish is not None:
         return f"{chain.anchor.name!r} finishes its sums, which are in parts"
@@ -171,6 +174,8 @@ class Walk:
         self.num_macs += part.macs_per_word * num_fresh
         if part.kind in ("input", "constant"):
             self.read_words += num_fresh
+        elif part.leaves:
+            self.written_words += num_fresh
 
     def _needed(self, part: ChainPart, at: int) -> Region | None:
         """The box of what a step needs of a part, by all that read it."""

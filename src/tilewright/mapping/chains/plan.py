@@ -149,9 +149,10 @@ def count_plan(chain: Chain, plan: ChainPlan) -> ChainCount:
     outside = [count for part, count in parts if part.kind in ("input", "constant")]
     made = [(part, count) for part, count in parts if part.kind == "intermediate"]
     num_macs = chain.parts[0].macs_per_word * chain.parts[0].num_words
+    written = sum(count.fresh_words for part, count in made if part.leaves)
     return ChainCount(
         read_words=sum(count.fresh_words for count in outside),
-        written_words=chain.parts[0].num_words,
+        written_words=chain.parts[0].num_words + written,
         num_macs=num_macs + sum(part.macs_per_word * count.fresh_words for part, count in made),
         held_by_part=tuple(count.held_words for _, count in parts),
         computed_words=sum(count.fresh_words for _, count in made),
@@ -172,11 +173,15 @@ def least_macs(chain: Chain) -> int:
 
 
 def check_countable(chain: Chain) -> None:
-    """Refuse a chain whose tilings could move or compute more than arrays of numbers hold.
+    """Refuse a chain whose tilings could move or compute more than arrays of numbers hold, or of which steps
+    do not make all that leaves.
 
     Raises:
-        CannotFuse: says of how much there is too much.
+        CannotFuse: says of how much there is too much, or what is not made.
     """
+    for part, made in zip(chain.parts, count_parts(chain, finest_plan(chain)), strict=True):
+        if part.leaves and part.kind == "intermediate" and made.fresh_words != part.num_words:
+            raise CannotFuse(f"chain: {part.value.name!r} leaves, but only a part of it is needed inside.")
     order = tuple(range(len(chain.loops)))
     nothing_kept = ChainPlan(Tiling(order, (1,) * len(order)), (len(order),) * len(chain.parts))
     count = count_plan(chain, nothing_kept)

@@ -211,7 +211,7 @@ class Pricer:
         steps_words = result.num_still_words(order) * prod(side.total for side in made.needed)
         added_reads = max(0, steps_words - result.num_words)  # partial sums that a later step adds to
         energy_pj = work.energy_pj + added_reads * read_pj(self.level)
-        energy_pj += result.num_words * self._outgoing_pj()
+        energy_pj += chain.written_words * self._outgoing_pj()
         read_words, stored_writes = ceil(work.outer_reads), work.stored_writes
         if not self.cost_options.elides_first_fills:
             stored_writes += result.num_words
@@ -224,12 +224,12 @@ class Pricer:
         outermost = self.machine.outermost
         cycles = max(
             ceil(work.cycles),
-            transfer_cycles(self.machine, outermost, read_words, result.num_words),
+            transfer_cycles(self.machine, outermost, read_words, chain.written_words),
             transfer_cycles(
                 self.machine, self.level, ceil(work.stored_reads) + added_reads, ceil(stored_writes)
             ),
         )
-        return ChainCost(cycles, energy_pj, read_words, result.num_words)
+        return ChainCost(cycles, energy_pj, read_words, chain.written_words)
 
     def _incoming_pj(self, kind: TensorKind) -> float:
         """Of a word that comes from the outermost level to where values wait, or past it."""
@@ -252,7 +252,7 @@ class Pricer:
 
     def least(self, chain: Chain) -> ValueOf:
         """What plans cost at least, in the objective's unit, by the words they move and what they compute."""
-        written = chain.parts[0].num_words
+        written = chain.written_words
         outermost = self.machine.outermost
         if self.objective == "latency":
             num_units = num_mac_units(self.machine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 
 from tilewright.ir.derive import is_complex, is_pointwise
 from tilewright.ir.graph import Graph, Node, Value
@@ -15,30 +15,35 @@ Stage = tuple[Node, ...]
 def runs_of(graph: Graph) -> list[tuple[Node, ...]]:
     """Longest runs with two sums of products or more, each operator reading what the last one computed.
 
-    A run ends where a value has several readers, or leaves the graph.
+    Of several readers the first one goes on, as in a residual block; so what others read leaves the run, or
+    comes back further on. A run ends before an operator that needs what is computed beside it.
     """
     taken: set[Node] = set()
+    place = {node: number for number, node in enumerate(graph.nodes)}
     runs = []
     for node in graph.nodes:
         if node in taken or not is_complex(node):
             continue
-        run = _trimmed(list(_followed(node, graph, taken)))
+        run = _trimmed(list(_followed(node, place, taken)))
         taken.update(run)
         if sum(map(is_complex, run)) > 1:
             runs.append(tuple(run))
     return runs
 
 
-def _followed(node: Node, graph: Graph, taken: set[Node]) -> Iterator[Node]:
-    """An operator, then always the only reader of what was computed."""
-    leaving = set(graph.outputs)
+def _followed(node: Node, place: Mapping[Node, int], taken: Set[Node]) -> Iterator[Node]:
+    """An operator, then always the first reader of what was computed."""
+    start, inside = place[node], set[Node]()
     while True:
         yield node
+        inside.add(node)
         values = list(node.results())
-        if len(values) != 1 or values[0] in leaving or len(values[0].users) != 1:
+        readers = {reader for value in values for reader in value.users} - inside
+        if len(values) != 1 or not readers:
             return
-        (node,) = values[0].users
-        if node in taken or node.captures:
+        node = min(readers, key=place.__getitem__)
+        makers = [value.producer for value in node.operands() if value.producer not in inside]
+        if node in taken or node.captures or any(m is not None and place[m] > start for m in makers):
             return
 
 

@@ -241,6 +241,8 @@ class _Search:
             made = self._fresh(place, order, retained, depth, state.at)
             num_macs = state.num_macs + part.macs_per_word * made
             fits = (held <= available) & (num_macs <= self.most_macs)
+            if part.leaves:
+                fits &= made == part.num_words
             further = _State(
                 state.at[fits],
                 (state.held + held)[fits],
@@ -272,7 +274,7 @@ class _Search:
         Each has what the others leave at least; where that is too little, so many that none is chosen.
         """
         never = np.iinfo(np.int64).max >> 8
-        moved = np.full(len(state.at), self.chain.parts[0].num_words)
+        moved = np.full(len(state.at), self.chain.written_words)
         spare = free - self.least_after[self.num_made, state.at]
         for place, options in enumerate(listed, self.num_made):
             available = spare + self.least_held[place, state.at]
@@ -317,7 +319,7 @@ class _Search:
         if front:
             _, read, depths = front[-1]
             at, num_macs = int(state.at[number]), int(state.num_macs[number])
-            key = self._key(self.chain.parts[0].num_words + read, num_macs, int(self.grid.num_steps[at]))
+            key = self._key(self.chain.written_words + read, num_macs, int(self.grid.num_steps[at]))
             self._take(at, key, self._plan(order, at, (*state.depths, *depths)))
 
     def _key(self, moved_words: int, num_macs: int, num_steps: int) -> Key:

@@ -196,6 +196,8 @@ class ChainSolver:
         for end in range(1, len(stages) + 1):
             ways, least = [], inf
             for start in range(end):
+                if end - start > 1 and sum(is_complex(stage[0]) for stage in stages[start:end]) > MAX_LAYERS:
+                    continue
                 answer = self._alike(stages[start:end], results)
                 answers.append(answer)
                 least = min(least, bounds[start] + answer.bound)
@@ -205,7 +207,7 @@ class ChainSolver:
                     ways.append((before[0] + value, before[1] + second, (*before[2], answer.segment)))
             best.append(min(ways, key=lambda way: way[:2]))
             bounds.append(least)
-        bound_words, bound = self._bounds(nodes)
+        bound_words, bound = self._bounds(nodes, results)
         quality = Quality.of(
             best[-1][0],
             Bound(bound, TILINGS, "work and compulsory traffic"),
@@ -387,11 +389,11 @@ class ChainSolver:
             bound += sum(_least_unpadded(mapping) for mapping in mappings)
         return _Answer(segment, bound)
 
-    def _bounds(self, nodes: Sequence[Node]) -> tuple[int, float]:
+    def _bounds(self, nodes: Sequence[Node], results: frozenset[Value]) -> tuple[int, float]:
         """(Words that must move, what the objective is at least)."""
         outermost = self.view.outermost
         try:
-            chain = chain_of(nodes, most_layers=len(nodes), reaches=self._reaches)
+            chain = chain_of(nodes, results, most_layers=len(nodes), reaches=self._reaches)
         except CannotFuse:
             # Not all operators have a joint tiling: weights and the last sums must pass.
             last = next((node for node in reversed(nodes) if is_complex(node)), None)

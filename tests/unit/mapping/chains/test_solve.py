@@ -53,6 +53,32 @@ def test_a_run_is_cut_where_operators_that_are_not_pointwise_begin() -> None:
     ]
 
 
+def test_a_run_goes_on_where_a_residual_block_reads_a_value_twice() -> None:
+    build = GraphBuilder()
+    x = conv(build, build.input(1, 2, 4, 3), 2, 1)
+    y = build.op("Add", conv(build, build.op("Relu", conv(build, x, 4, 1)), 2, 1), x)
+    (run,) = runs_of(build.finish(conv(build, y, 2, 1), y))
+    assert [node.op_type for node in run] == ["Conv", "Conv", "Relu", "Conv", "Add", "Conv"]
+    machine = with_buffer(load_preset("eyeriss"), 1 << 20)
+    solution = ChainSolver(machine, deadline_s=5).solve(run, frozenset([y]))
+    (segment,) = solution.segments
+    assert segment.chain is not None
+    assert [part.value for part in segment.chain.parts if part.leaves][1:] == [y]
+    # The input, two values that leave, and the weights.
+    assert segment.moved_words == solution.bound_words == 24 + 24 + 24 + 4 + 8 + 8 + 4
+
+
+def test_a_run_ends_before_what_is_computed_beside_it() -> None:
+    build = GraphBuilder()
+    x = conv(build, build.input(1, 2, 4, 3), 2, 1)
+    inner = conv(build, conv(build, x, 2, 1), 2, 1)
+    graph = build.finish(conv(build, build.op("Add", inner, conv(build, x, 2, 1)), 2, 1))
+    assert [[node.op_type for node in run] for run in runs_of(graph)] == [
+        ["Conv", "Conv", "Conv"],
+        ["Conv", "Add", "Conv"],
+    ]
+
+
 @pytest.mark.parametrize("capacity_bytes", [64, 128, 4096])
 def test_a_chain_moves_no_more_than_its_operators_one_by_one(capacity_bytes: int) -> None:
     machine = with_buffer(load_preset("eyeriss"), capacity_bytes)
