@@ -147,8 +147,7 @@ _SAID = (
     "Marked and joined: machines of the front, than which no other one with the same batch is as good in "
     "time, energy and area, and better in one. A dot leads to the plans behind it. Of several networks "
     "figures are geometric means. Figures are estimates; areas are of buffers and multipliers, at 45 nm "
-    "where the file gives no technology_nm, "
-    "without wires, control and interfaces."
+    "where the file gives no technology_nm, without wires, control and interfaces."
 )
 _HEADS = ("network", "ms", "at least, ms", "energy, mJ", "past main memory, MB", "recipe", "answer")
 

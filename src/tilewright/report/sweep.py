@@ -49,8 +49,7 @@ _SAID = (
     "Marked and joined: variants of the front, than which no other one is as good in latency, energy and "
     "area and better in one. A dot leads to the mapping behind it. Of several workloads figures are "
     "geometric means. Figures are estimates, energies by {}; areas are of buffers and multipliers, at 45 nm "
-    "where the file gives no technology_nm, "
-    "without wires, control and interfaces."
+    "where the file gives no technology_nm, without wires, control and interfaces."
 )
 
 

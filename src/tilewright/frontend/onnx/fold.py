@@ -22,9 +22,8 @@ from tilewright.ir.ops.registry import describe
 _SHAPE_ARITHMETIC = (
     "Abs Add And Cast CastLike Ceil Clip Compress Concat ConstantOfShape CumSum Div Equal Expand Flatten "
     "Floor Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul "
-    "Neg NonZero Not Or Pad Pow Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round "
-    "ScatterElements ScatterND Shape Sign Size Slice Split Sqrt Squeeze Sub Tile Transpose Trilu Unique "
-    "Unsqueeze Where"
+    "Neg NonZero Not Or Pad Pow Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round ScatterElements "
+    "ScatterND Shape Sign Size Slice Split Sqrt Squeeze Sub Tile Transpose Trilu Unique Unsqueeze Where"
 )
 _FOLDABLE = frozenset(_SHAPE_ARITHMETIC.split(" "))
 _DATA_DEPENDENT = frozenset({"NonZero", "Compress", "Unique"})

@@ -212,9 +212,8 @@ def figure_8(bench: Bench) -> Exhibit:
     return Exhibit(
         "Figure 8",
         "CoSA's objective taken apart, 3_7_512_512_1",
-        "In log2 units, weighted; utilisation counts against the sum. As in the paper CoSA's own "
-        "answer has the least sum, which is what it minimises. The paper's axis has no scale to "
-        "compare with.",
+        "In log2 units, weighted; utilisation counts against the sum. As in the paper CoSA's own answer has "
+        "the least sum, which is what it minimises. The paper's axis has no scale to compare with.",
         tuple(Figure(f"sum of {name}", total, None) for name, total in totals.items()),
         bar_chart("Terms of equation 12", "log2", list(terms), bars),
         basis=Basis.COUNTED,

@@ -66,9 +66,8 @@ def table_2(measured: Measurements) -> Exhibit:
         "Table 2",
         "the networks",
         "Operators are the authors' schedule units: each convolution with its activation, each separable "
-        "convolution, each pool and each sum or concatenation counts once. What the paper counts as "
-        "a block it "
-        "does not say; ours are those of the released code.",
+        "convolution, each pool and each sum or concatenation counts once. What the paper counts as a block "
+        "it does not say; ours are those of the released code.",
         tuple(
             Figure(f"{n.name}, operators", measured.counts[n.name].num_units, n.num_operators)
             for n in measured.networks
@@ -112,16 +111,14 @@ def figure_6(measured: Measurements, device: str) -> Exhibit:
             "On NasNet some plain convolutions merge, so that IOS-Merge gains a little."
         ),
         "rtx2080ti": (
-            "The text of the paper says 1.1 to 1.5 times. RandWire and NasNet "
-            "stay below: a "
-            "multiprocessor holds half the threads of a V100's, so that depthwise convolutions fill them all."
+            "The text of the paper says 1.1 to 1.5 times. RandWire and NasNet stay below: a multiprocessor "
+            "holds half the threads of a V100's, so that depthwise convolutions fill them all."
         ),
         "k80": (
-            "The paper has no such figure for the K80. Its 13 multiprocessors are full of almost "
-            "every kernel, so "
-            "that little is left to gain but by merging; with kernels of Kepler's time, which reach "
-            "far less of its "
-            "rates, the paper's own K80 takes 13.87 ms for what takes a third of that here."
+            "The paper has no such figure for the K80. Its 13 multiprocessors are full of almost every "
+            "kernel, so that little is left to gain but by merging; with kernels of Kepler's time, which "
+            "reach far less of its rates, the paper's own K80 takes 13.87 ms for what takes a third of that "
+            "here."
         ),
     }
     return Exhibit(
@@ -244,10 +241,9 @@ def figure_9(measured: Measurements) -> Exhibit:
         "Figure 9",
         f"at most r operators in a group and s groups in a stage, on {MAIN_DEVICE}",
         "A smaller r and s make the search shorter and the schedule no faster, as in the paper, whose search "
-        "measures on the GPU and takes up to 90 minutes; here stages are priced by simulation. Where "
-        "a search "
-        "did not close, a smaller space may even give a faster schedule. The paper's milliseconds are from "
-        "the authors' repository.",
+        "measures on the GPU and takes up to 90 minutes; here stages are priced by simulation. Where a "
+        "search did not close, a smaller space may even give a faster schedule. The paper's milliseconds are "
+        "from the authors' repository.",
         tuple(figures),
         "".join(_pruning_chart(measured, what) for what in ("ms", "CPU s of the search")),
         ("network", "r", "s", "ms", "the paper's", "gain", "stage costs asked", "CPU s", "of r and s"),
@@ -306,13 +302,10 @@ def table_3(measured: Measurements) -> Exhibit:
     return Exhibit(
         "Table 3",
         f"{measured.specialised.name}: executed on (rows) with the schedule for (columns), ms (the paper's)",
-        "A schedule costs more where it was not made for the batch or the device, as in the paper: "
-        "the least of "
-        "each row is its own column. What one for a large batch loses at batch 1 is far more than in "
-        "the paper, "
-        "since at large batches these kernels fill the machine and its schedule is nearly "
-        "sequential. What the K80 loses with the schedule for the V100 are joins of groups "
-        "that wait for "
+        "A schedule costs more where it was not made for the batch or the device, as in the paper: the least "
+        "of each row is its own column. What one for a large batch loses at batch 1 is far more than in the "
+        "paper, since at large batches these kernels fill the machine and its schedule is nearly sequential. "
+        "What the K80 loses with the schedule for the V100 are joins of groups that wait for "
         "multiprocessors.",
         tuple(figures),
         heads=("executed on", *(f"for batch {b}" for b in BATCHES)),
@@ -348,9 +341,8 @@ def figure_10(measured: Measurements) -> Exhibit:
     return Exhibit(
         "Figure 10",
         f"the schedules of the last block of {measured.specialised.name} for batch 1 and 32 on {MAIN_DEVICE}",
-        "Groups are columns, operators that merge one box. At batch 32 kernels fill the "
-        "multiprocessors, so that "
-        "stages hold less, as in the paper.",
+        "Groups are columns, operators that merge one box. At batch 32 kernels fill the multiprocessors, so "
+        "that stages hold less, as in the paper.",
         tuple(figures),
         "".join(pictures),
         ("schedule", "stage", "groups"),
@@ -390,10 +382,9 @@ def figure_11(measured: Measurements) -> Exhibit:
     return Exhibit(
         "Figure 11",
         f"{measured.specialised.name} by batch on {MAIN_DEVICE}",
-        "What can be gained falls with the batch, since kernels fill the multiprocessors alone. The "
-        "paper's gain "
-        "falls, too, but less: its kernels leave more of the machine idle at every batch; its numbers are of "
-        "milliseconds in the authors' repository. TVM, TASO and TensorRT are not here.",
+        "What can be gained falls with the batch, since kernels fill the multiprocessors alone. The paper's "
+        "gain falls, too, but less: its kernels leave more of the machine idle at every batch; its numbers "
+        "are of milliseconds in the authors' repository. TVM, TASO and TensorRT are not here.",
         tuple(
             Figure(
                 f"batch {b}, IOS over Sequential",
