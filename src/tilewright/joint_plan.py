@@ -53,10 +53,11 @@ _NUM_FIRST = 2
 """Recipes that are tried at first where sums are in parts: those that took least so far."""
 _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
-_SHARE_OF_SUMS, _SHARE_OF_NEAREST, _SHARE_OF_METHODS = 0.5, 0.25, 0.6
-_SHARE_OF_BLOCKS, _SHARE_OF_KERNELS, _SHARE_OF_GRAPH = 0.4, 0.7, 0.5
-"""Of the time that is left, for the first plans with sums in parts; for recipes that vary the best, and for
-others; for blocks of the graph, for kernels, slices and places, and for each other graph."""
+_SHARE_OF_SUMS, _SHARE_OF_NEAREST, _SHARE_OF_METHODS, _SHARE_OF_METHODS_ALONE = 0.5, 0.2, 0.35, 0.6
+_SHARE_OF_BLOCKS, _SHARE_OF_KERNELS, _SHARE_OF_GRAPH = 0.5, 0.7, 0.5
+"""Of the time that is left, for the first plans with sums in parts; for recipes that vary the best, for
+others, and for these where none vary it; for blocks of the graph, for kernels, slices and places; and for
+each other graph."""
 _SHARE_OF_LARGE, _SHARE_OF_JOINING = 0.95, 0.95
 """Of the time that is left, for the first plans of a large network; of that, for layers that are joined."""
 _SHARE_BEFORE_PROOF = 0.9
@@ -105,20 +106,15 @@ class _Found:
         return self._blocks
 
     def searches(self) -> Iterator[tuple[Callable[[Meter], None], float]]:
-        """What may find a better plan, by turns, and shares of the time that is left then: what varies the
-        best recipe, then slices and places of plans in slices, or other ways to cut of those that run
-        subgraphs whole."""
+        """What may find a better plan, by turns, and shares of the time that is left then. Joint tilings are
+        of whole kernels, as methods cut them, so that these come before blocks even where slices are best."""
         is_varied = self.planner.varies(self.best.recipe)
         if is_varied:
             yield self.try_nearest, _SHARE_OF_NEAREST
-        is_sliced = any(split.num_instances > 1 for split in self.best.plan.schedule.splits)
-        if not is_sliced:
-            yield self.try_methods, _SHARE_OF_METHODS
+        yield self.try_methods, _SHARE_OF_METHODS if is_varied else _SHARE_OF_METHODS_ALONE
         yield self.search_blocks, _SHARE_OF_BLOCKS
-        if is_varied or is_sliced:
+        if is_varied or any(split.num_instances > 1 for split in self.best.plan.schedule.splits):
             yield self.search_kernels, _SHARE_OF_KERNELS
-        if is_sliced:
-            yield self.try_methods, _SHARE_OF_METHODS
 
     def try_nearest(self, meter: Meter) -> None:
         """Try recipes that vary the best one."""
