@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
+from tests.unit.mapping.chains.test_solve import with_buffer
 
 import tilewright as tw
 from tilewright.compiler import compile_graph
@@ -24,6 +25,7 @@ from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.mapping import gpu
 from tilewright.mapping.base import MappingSolution
 from tilewright.mapping.chains import solve as chains
+from tilewright.mapping.chains.nested_search import NestedRanking
 from tilewright.mapping.chains.runs import runs_of
 from tilewright.mapping.chains.search import Ranking
 from tilewright.mapping.exact import Exact
@@ -235,8 +237,26 @@ def test_a_wrong_joint_tiling_is_refused(
     solver = chains.ChainSolver(load_preset("eyeriss"), verify=verify)
     assert solver.solve(run).segments[0].tiling is not None
     monkeypatch.setattr(chains, "rank_plans", damaged)
+    nothing = NestedRanking(None, None, is_whole=True, num_tilings=0)
+    monkeypatch.setattr(chains, "best_tree", lambda *_, **__: nothing)
     solver = chains.ChainSolver(load_preset("eyeriss"), verify=verify)
     with pytest.raises(InternalError, match=rf"the joint tiling of .* is wrong: {rule}"):
+        solver.solve(run)
+
+
+def test_a_wrong_nested_tiling_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    best_tree = chains.best_tree
+
+    def damaged(*arguments: Any, **settings: Any) -> NestedRanking:
+        found = best_tree(*arguments, **settings)
+        return replace(found, count=found.count and replace(found.count, held_words=0))
+
+    build = GraphBuilder()
+    x = build.op("MatMul", build.input(8, 8), build.constant(8, 8), shape=(8, 8))
+    (run,) = runs_of(build.finish(build.op("MatMul", x, build.constant(8, 8), shape=(8, 8))))
+    monkeypatch.setattr(chains, "best_tree", damaged)
+    solver = chains.ChainSolver(with_buffer(load_preset("eyeriss"), 128))
+    with pytest.raises(InternalError, match=r"the joint tiling of .* is wrong: held"):
         solver.solve(run)
 
 
