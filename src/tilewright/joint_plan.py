@@ -34,7 +34,7 @@ from tilewright.planner import (
     machine_of,
     with_sums_split,
 )
-from tilewright.planning import UNLIMITED, Bound, Budget, Meter, Provenance, Quality, Status
+from tilewright.planning import UNLIMITED, Bound, Budget, Meter, Provenance, Quality, Rule, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
@@ -346,7 +346,8 @@ class _Blocks:
         best = judged.best
         with after_the_end():
             if proof is not None:
-                best = replace(best, plan=_with_bounds(best, proof, self.pricer, self.recipe))
+                rules = () if self.frozen is None else self.frozen.rules
+                best = replace(best, plan=_with_bounds(best, proof, self.pricer, self.recipe, rules))
             if best.plan.graph is self.numbered.graph:
                 contents = tuple(self.numbered.contents(best.plan.schedule))
                 self.planner.decisions = tuple(decisions_of(self.pricer, contents))
@@ -355,10 +356,7 @@ class _Blocks:
     def _prove(self, judged: _Judged, meter: Meter) -> Proof | None:
         search, frozen = self._search(meter), self.frozen
         if frozen is None or not frozen.has_kernels:
-            proof = search.prove(judged, 1.0)
-            if proof is None or frozen is None:
-                return proof
-            return replace(proof, bound=replace(proof.bound, space=proof.bound.space.keeping(*frozen.rules)))
+            return search.prove(judged, 1.0)
         problem = self.planner.schedule_problem(frozen.partition, self.recipe)
         least = search.prove_frozen(frozen, problem)
         if least is not None:
@@ -419,9 +417,11 @@ def _frozen(planner: Planner, numbered: Numbered) -> Frozen | None:
     return Frozen(frozenset(options.only), given.partition, contents, has_kernels=not _is_open(options))
 
 
-def _with_bounds(best: Best[Program], proof: Proof, pricer: LaunchedPricer, recipe: Recipe) -> Program:
-    """The best program with what was proven of the spaces that hold it; as it is where blocks of it were
-    priced otherwise.
+def _with_bounds(
+    best: Best[Program], proof: Proof, pricer: LaunchedPricer, recipe: Recipe, rules: Sequence[Rule] = ()
+) -> Program:
+    """The best program with what was proven of the spaces that hold it, which keep some more rules; as it is
+    where blocks of it were priced otherwise.
 
     Events of a block that fall on the same time may come in another order in the whole plan. Where this costs
     less than its blocks do alone, the costs of blocks bound nothing.
@@ -431,11 +431,8 @@ def _with_bounds(best: Best[Program], proof: Proof, pricer: LaunchedPricer, reci
     if schedule.partition.graph is not pricer.numbered.graph or not is_priced_so:
         return program
     contents, quality = tuple(pricer.numbered.contents(schedule)), schedule.quality
-    bounds = list(proof.bounds_of(contents))
-    if proof.bound in bounds and replace(proof.bound, value=sum(map(pricer.cost, contents))).is_violated(
-        quality.cost
-    ):
-        bounds.remove(proof.bound)
+    total = replace(proof.bound, value=sum(map(pricer.cost, contents)))
+    bounds = proof.bounds_of(contents, rules, is_sum=not total.is_violated(quality.cost))
     cut_off = quality.status is Status.CUT_OFF
     quality = Quality.of(quality.cost, *quality.bounds, *bounds, unit=quality.unit, cut_off=cut_off)
     return replace(program, schedule=replace(schedule, quality=quality))

@@ -15,7 +15,7 @@ from tilewright.joint.launched.path_bound import path_bound
 @pytest.mark.parametrize("name", GRAPHS)
 def test_no_path_takes_more_than_what_plans_take_between_ideals(name: str, machine: str) -> None:
     case = Case(name, machine)
-    whole = case.proof(most_asked=1).whole_bound
+    whole = case.proof().whole_bound
     found = path_bound(case.pricer)
     assert whole is not None
     assert found.space == whole.space

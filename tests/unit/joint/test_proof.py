@@ -28,11 +28,20 @@ from tilewright.ir.graph import Graph
 from tilewright.joint.additive import Part, shortest
 from tilewright.joint.base import bits
 from tilewright.joint.check import check_potentials
+from tilewright.joint.launched import proof as proof_module
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.ideals import LayerGraph
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
-from tilewright.joint.launched.proof import DECLARED, WHOLE_LAYERS, Proof, prove
+from tilewright.joint.launched.proof import (
+    IN_ORDER,
+    WHOLE_LAYERS,
+    WITH_LANES,
+    WITHOUT_LANES,
+    Declared,
+    Proof,
+    prove,
+)
 from tilewright.joint_plan import _with_bounds
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Status
@@ -102,15 +111,15 @@ class Case:
         laned = Moves(self.pricer, 4).laned(kernel, Budget(UNLIMITED).start())
         return [kernel] if laned is None else [kernel, laned]
 
-    def proof(self, *, most_asked: float = inf, is_interrupted: bool = False) -> Proof:
+    def proof(self, *, most_priced: float = inf, is_interrupted: bool = False) -> Proof:
         layers = [Content.of_kernel([layer]) for layer in self.moves.layers]
         cost = sum(map(self.pricer.cost, layers))
         for content in layers:
             self.pricer.add(content)
-        asked = itertools.count()
+        before = self.pricer.num_simulated
 
         def is_due() -> bool:
-            is_last = next(asked) >= most_asked
+            is_last = self.pricer.num_simulated - before >= most_priced
             if is_last and is_interrupted:
                 raise SearchEnded
             return is_last
@@ -172,13 +181,18 @@ def test_no_kernel_costs_less_than_its_bound(name: str, machine: str) -> None:
         most_groups=8,
         floors_of_nodes_ns=asked.floors_ns,
     )
-    space = graph.space(1000, 10_000)
+    ideals = graph.ideals(1000)
+    assert ideals is not None
+    space = graph.space(ideals, len(graph.members), 10_000, lambda: False)
     assert space is not None
     bounds = {graph.nodes_of(layers): least_ns for layers, least_ns in space.least_ns.items()}
     assert set(bounds) == set(case.sets())
     for nodes, least_ns in bounds.items():
-        for content in case.ways(nodes):
-            assert case.pricer.cost(content) >= least_ns * (1 - 1e-9)
+        plain, *laned = case.ways(nodes)
+        assert case.pricer.cost(plain) >= least_ns * (1 - 1e-9)
+        for content in laned:
+            least_laned_ns = space.laned_ns[graph.layers_of(nodes) or 0]
+            assert case.pricer.cost(content) >= least_laned_ns * (1 - 1e-9)
 
 
 @pytest.mark.sampled(4)
@@ -219,9 +233,58 @@ def test_no_schedule_of_whole_layers_costs_less_than_their_bound(name: str, mach
 
 
 def test_a_proof_whose_budget_ends_says_what_is_known() -> None:
-    closed, cut = Case("siblings", "v100").proof(), Case("siblings", "v100").proof(most_asked=1)
+    cut = Case("siblings", "v100").proof(most_priced=1)
     assert not cut.is_closed
-    assert 0 < cut.bound.value < closed.bound.value <= cut.cost
+    assert cut.closed is None
+    assert 0 < cut.bound.value < cut.cost
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("name", "machine"), CASES)
+@pytest.mark.parametrize("is_in_order", [False, True])
+def test_each_bound_is_that_of_its_space(
+    name: str, machine: str, is_in_order: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_module, "_FEW_LAYERS", 1)
+    if is_in_order:
+        monkeypatch.setattr(proof_module, "MOST_IDEALS", 0)
+    num_closed = 0
+    for most_priced in (1, 4, 8, inf):
+        case = Case(name, machine)
+        proof = case.proof(most_priced=most_priced)
+        assert least_of(case, proof.largest) >= proof.bound.value * (1 - 1e-12)
+        if proof.closed is not None:
+            num_closed += 1
+            assert isclose(least_of(case, proof.closed), proof.closed.bound.value, rel_tol=1e-12)
+            assert proof.cost == proof.closed.bound.value or most_priced < inf
+    assert num_closed
+
+
+def least_of(case: Case, space: Declared) -> float:
+    """The least cost of all plans of a declared space, by plain enumeration."""
+    rules = {rule.text: rule.most for rule in space.bound.space.rules}
+    most = rules.get("layers in a block that is not known")
+    everything = (1 << len(case.numbered.nodes)) - 1
+    costs: dict[int, float] = {}
+    for content in space.known:
+        costs[content.mask] = min(costs.get(content.mask, inf), case.pricer.cost(content))
+    for nodes in case.sets():
+        num_layers = sum(bool(mask & nodes) for mask in case.masks)
+        ways = case.ways(nodes)[: None if WITH_LANES.text in rules else 1]
+        if most is None or num_layers <= most:
+            costs[nodes] = min(costs.get(nodes, inf), *map(case.pricer.cost, ways))
+    prefixes = list(itertools.accumulate(case.masks, initial=0))  # as the plan was given: layer by layer
+    found = {0: 0.0}
+    for stored in prefixes if IN_ORDER.text in rules else range(everything + 1):
+        paths = (
+            found[stored & ~nodes] + ns
+            for nodes, ns in costs.items()
+            if not nodes & ~stored and stored & ~nodes in found and _may_follow(case, nodes, stored)
+        )
+        least = min(paths, default=inf)
+        if stored and least < inf:
+            found[stored] = least
+    return found[everything]
 
 
 def test_a_joint_plan_says_of_which_space_it_is_the_best() -> None:
@@ -230,7 +293,7 @@ def test_a_joint_plan_says_of_which_space_it_is_the_best() -> None:
     ).program.schedule.quality
     assert quality.status is Status.OPTIMAL
     assert quality.optimal_among is not None
-    assert {DECLARED, *WHOLE_LAYERS.rules} & set(quality.optimal_among.rules)
+    assert {WITH_LANES, WITHOUT_LANES, *WHOLE_LAYERS.rules} & set(quality.optimal_among.rules)
 
 
 @pytest.mark.parametrize("name", ["fork", "diamond", "two inputs"])
@@ -273,7 +336,8 @@ def test_a_bound_above_the_plan_is_no_bound_or_our_mistake(share: float) -> None
     made = case.planner.program(recipe)
     program = replace(made, schedule=replace(made.schedule, quality=stated))
     best = Best(program, recipe)
-    wrong = replace(proof, whole_bound=None, bound=replace(proof.bound, value=proof.cost * 3))
+    largest = replace(proof.largest, bound=replace(proof.bound, value=proof.cost * 3))
+    wrong = replace(proof, whole_bound=None, largest=largest, closed=None)
     if share < 1:  # it costs less than its blocks alone
         quality = _with_bounds(best, wrong, case.pricer, recipe).schedule.quality
         assert quality.bounds == stated.bounds
@@ -284,7 +348,7 @@ def test_a_bound_above_the_plan_is_no_bound_or_our_mistake(share: float) -> None
 
 def test_an_interrupted_proof_keeps_its_bound() -> None:
     ended, interrupted = (
-        Case("fork", "v100").proof(most_asked=2, is_interrupted=is_interrupted)
+        Case("siblings", "v100").proof(most_priced=1, is_interrupted=is_interrupted)
         for is_interrupted in (False, True)
     )
     assert 0 < interrupted.bound.value == ended.bound.value < interrupted.cost

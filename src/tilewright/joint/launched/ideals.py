@@ -1,13 +1,14 @@
 """Ideals of a graph's layers, the sets of layers between two of them, and what these cost at least.
 
 Plans of kernels that are launched one by one are paths over ideals, sets of layers that are closed under
-predecessors. A kernel of whole layers, run whole or with layers in lanes, takes no less than its launch and
-what any unit does along any path of its layers, or main memory's port for what comes and goes.
+predecessors. A kernel of whole layers takes no less than its launch and what any unit does for all of them,
+with layers in lanes along any path of them, or main memory's port for what comes and goes, or finds no place
+on the chip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from math import inf
 from operator import add
@@ -35,34 +36,37 @@ class Transition:
 class IdealSpace:
     """Ideals in the order of their sizes, and transitions by sets of at most `most_layers`.
 
-    `least_ns` is what each of these sets takes at least as one kernel, or where it falls apart into no more
-    parts than a stage may have groups, as a stage of a kernel for each. `bound_ns` is what any plan of whole
-    layers takes at least, whatever stages and lanes it has; 0 where larger sets were left out.
+    `least_ns` is what each of these sets takes at least as one kernel without lanes, or where it falls apart
+    into no more parts than a stage may have groups, as a stage of such a kernel for each; `laned_ns` what
+    those take in lanes that may have some. `bound_ns` is what any plan of whole layers takes at least,
+    whatever stages and lanes it has; 0 where larger sets were left out.
     """
 
     ideals: tuple[Mask, ...]
     transitions: tuple[Transition, ...]
     least_ns: dict[Mask, float]
+    laned_ns: dict[Mask, float]
     most_layers: int
     bound_ns: float
 
 
 class _Least(NamedTuple):
-    """Of a set of layers, ns of each unit along a path, of the busiest one in all, and of main memory's port
-    for what comes, the values of which are `brought`."""
+    """Of a set of layers, ns of each unit for all of them and along a path, of the busiest one in all, and of
+    main memory's port for what comes. `is_chain`: each layer but the first reads a result of the last."""
 
     units_ns: tuple[float, ...]
+    paths_ns: tuple[float, ...]
     floors_ns: float
     main_ns: float
-    brought: Mask
+    is_chain: bool
 
 
 @dataclass(slots=True, eq=False)
 class LayerGraph:
     """Layers that blocks run as a whole, in an order in which they can run; sets of them are bit masks.
 
-    `members` are the numbers of each layer's nodes. Where a kernel `has_lanes` it takes what its longest path
-    of layers does, else what all of them do; and no less than the sum of their `floors_ns`.
+    `members` are the numbers of each layer's nodes. A kernel takes what all of its layers do, where it
+    `has_lanes` what the longest path of them does; and no less than the sum of their `floors_ns`.
     """
 
     numbered: Numbered
@@ -76,8 +80,9 @@ class LayerGraph:
     times: Sequence[LayerTime] = field(init=False)
     _order: StageGraph = field(init=False)
     _units: list[tuple[float, ...]] = field(init=False)
-    _reads: list[list[tuple[Mask, int, float]]] = field(init=False)
-    _constants_ns: list[float] = field(init=False)
+    _laned_units: list[tuple[float, ...]] = field(init=False)
+    _reads: list[list[tuple[Mask, float]]] = field(init=False)
+    _always_ns: list[float] = field(init=False)
     _made: list[list[tuple[Mask, float]]] = field(init=False)
 
     @classmethod
@@ -150,38 +155,37 @@ class LayerGraph:
     def _note_times(self) -> None:
         """What each layer adds to the bound of a kernel."""
         names = sorted({unit for time in self.times for unit in time.whole_ns})
-        of_unit = [time.laned_ns if self.has_lanes else time.whole_ns for time in self.times]
-        self._units = [tuple(own.get(name, 0.0) for name in names) for own in of_unit]
-        read_ns: dict[Value, float] = {}
+        self._units = [tuple(time.whole_ns.get(name, 0.0) for name in names) for time in self.times]
+        self._laned_units = [tuple(time.laned_ns.get(name, 0.0) for name in names) for time in self.times]
         num_readers: dict[str, int] = {}
         for time in self.times:
             for name in time.constants_ns:
                 num_readers[name] = num_readers.get(name, 0) + 1
-        for layer, nodes in enumerate(self.members):
-            for value in self._read_by(nodes):
-                own_ns = self.times[layer].reads_ns.get(value, 0.0)
-                read_ns[value] = min(own_ns, read_ns.get(value, own_ns))
         home = {node: layer for layer, nodes in enumerate(self.members) for node in nodes}
-        numbers = {value: number for number, value in enumerate(read_ns)}
-        self._reads, self._made, self._constants_ns = [], [], []
-        for layer, nodes in enumerate(self.members):
+        off_chip = {value for time in self.times for value in time.off_chip}
+        self._reads, self._made, self._always_ns = [], [], []
+        for time, nodes in zip(self.times, self.members, strict=True):
+            # What several layers read comes once; which of them pays for it depends on the kernel.
+            always_ns = sum(ns for name, ns in time.constants_ns.items() if num_readers[name] == 1)
             reads = []
             for value in self._read_by(nodes):
-                maker = None if value.producer is None else home[self.numbered.numbers[value.producer]]
-                made_by = 0 if maker is None else 1 << maker
-                reads.append((made_by, 1 << numbers[value], read_ns[value]))
-            self._reads.append(reads)
-            # What several layers read comes once; which of them pays for it depends on the kernel.
-            constants = self.times[layer].constants_ns.items()
-            self._constants_ns.append(sum(ns for name, ns in constants if num_readers[name] == 1))
+                own_ns = time.reads_ns.get(value, 0.0)
+                if value.producer is None or value in off_chip:
+                    always_ns += own_ns
+                else:
+                    reads.append((1 << home[self.numbered.numbers[value.producer]], own_ns))
             made = []
-            for value, own_ns in self.times[layer].makes_ns.items():
+            for value, own_ns in time.makes_ns.items():
                 users = 0
                 for user in value.users:
                     users |= 1 << home[self.numbered.numbers[user]]
-                is_result = value in self.numbered.wanted
-                made.append((-1 if is_result else users, own_ns))
+                if value in self.numbered.wanted or value in off_chip:
+                    always_ns += own_ns
+                else:
+                    made.append((users, own_ns))
+            self._reads.append(reads)
             self._made.append(made)
+            self._always_ns.append(always_ns)
 
     def _read_by(self, nodes: Sequence[int]) -> Iterator[Value]:
         inside = {self.numbered.nodes[node] for node in nodes}
@@ -207,97 +211,99 @@ class LayerGraph:
         """The connected parts of a set."""
         return self._order.components(layers)
 
-    def space(self, most_ideals: int, most_pairs: int) -> IdealSpace | None:
-        """Ideals and transitions, of as many layers as pairs of ideals allow; None: not even of two."""
-        ideals = self.ideals(most_ideals)
-        if ideals is None:
-            return None
-        ready = {ideal: self._order.ready(ideal) for ideal in ideals}
-        most_layers = len(self.members)
-        while most_layers > 1:
-            if self._num_pairs(ideals, ready, most_layers, most_pairs) <= most_pairs:
-                return self._space(ideals, ready, most_layers)
-            most_layers = min(most_layers // 2, 24)
-        return None
+    def along(self, layers: Sequence[Mask]) -> tuple[Mask, ...]:
+        """Ideals along an order in which sets of layers run, layers within a set by their numbers."""
+        found = [0]
+        for together in layers:
+            for layer in bits(together):
+                found.append(found[-1] | 1 << layer)
+        return tuple(found)
 
-    def _num_pairs(
-        self, ideals: Sequence[Mask], ready: dict[Mask, tuple[int, ...]], most_layers: int, most: int
-    ) -> int:
-        """Pairs of an ideal and a larger one, at most about so many."""
-        found = 0
-        for source in ideals:
-            level = {source}
-            for _ in range(most_layers):
-                level = {ideal | 1 << layer for ideal in level for layer in ready[ideal]}
-                found += len(level)
-                if not level:
-                    break
-                if found > most:
-                    return found
-        return found
-
-    def _space(
-        self, ideals: tuple[Mask, ...], ready: dict[Mask, tuple[int, ...]], most_layers: int
-    ) -> IdealSpace:
-        place = {ideal: number for number, ideal in enumerate(ideals)}
+    def space(
+        self, ideals: tuple[Mask, ...], most_layers: int, most_pairs: int, is_due: Callable[[], bool]
+    ) -> IdealSpace | None:
+        """Ideals and transitions of so many layers; None: there are more pairs of ideals, or time ends."""
+        places = {ideal: number for number, ideal in enumerate(ideals)}
         transitions: list[Transition] = []
-        all_ns: dict[Mask, float] = {}
-        num_parts: dict[Mask, int] = {}
+        sets_ns: dict[Mask, tuple[float, float, float]] = {}
         ahead_ns = dict.fromkeys(ideals, inf)
         ahead_ns[0] = 0.0
-        for source in ideals:
+        ready = {
+            ideal: [layer for layer in self._order.ready(ideal) if ideal | 1 << layer in places]
+            for ideal in ideals
+        }
+        for place, source in enumerate(ideals):
             checkpoint()
-            ends = self._ends(source)
-            level = {source: _Least((0.0,) * len(self._units[0]), 0.0, 0.0, 0)}
+            if len(transitions) > most_pairs or is_due():
+                return None
+            ends = self._ends(source) if self.has_lanes else []
+            none = (0.0,) * len(self._units[0])
+            level = {source: _Least(none, none, 0.0, 0.0, is_chain=True)}
             for _ in range(most_layers):
                 grown: dict[Mask, _Least] = {}
                 for ideal, least in level.items():
                     for layer in ready[ideal]:
                         target = ideal | 1 << layer
                         if target not in grown:
-                            grown[target] = self._with(layer, least, ends, source)
+                            grown[target] = self._with(layer, least, ends, source, ideal)
                 for target, least in grown.items():
                     layers = target & ~source
-                    if layers not in num_parts:
-                        num_parts[layers] = len(self.parts(layers))
-                        main_ns = least.main_ns + self._stored_ns(layers)
-                        all_ns[layers] = self.launch_ns + max(*least.units_ns, least.floors_ns, main_ns)
-                    ahead_ns[target] = min(ahead_ns[target], ahead_ns[source] + all_ns[layers])
-                    if num_parts[layers] <= self.most_groups:
-                        transitions.append(Transition(place[source], place[target], layers))
+                    if layers not in sets_ns:
+                        sets_ns[layers] = self._bounds_ns(layers, least, sets_ns)
+                    ahead_ns[target] = min(ahead_ns[target], ahead_ns[source] + sets_ns[layers][0])
+                    if sets_ns[layers][1] < inf:
+                        transitions.append(Transition(place, places[target], layers))
                 level = grown
                 if not level:
                     break
-        least_ns = {
-            layers: ns + (self.join_ns if num_parts[layers] > 1 else 0.0)
-            for layers, ns in all_ns.items()
-            if num_parts[layers] <= self.most_groups
-        }
-        bound_ns = ahead_ns[self.everything] if most_layers >= len(self.members) else 0.0
-        return IdealSpace(ideals, tuple(transitions), least_ns, most_layers, bound_ns)
+        least_ns = {layers: least for layers, (_, least, _) in sets_ns.items() if least < inf}
+        laned_ns = {layers: laned for layers, (_, _, laned) in sets_ns.items() if laned < inf}
+        is_all = most_layers >= len(self.members) and len(ready[0]) == len(self._order.ready(0))
+        bound_ns = ahead_ns[self.everything] if is_all else 0.0
+        return IdealSpace(ideals, tuple(transitions), least_ns, laned_ns, most_layers, bound_ns)
 
-    def _with(self, layer: int, least: _Least, ends: Sequence[tuple[float, ...]], source: Mask) -> _Least:
-        """What a set takes with one more layer, behind an ideal."""
-        if self.has_lanes:
-            units_ns = tuple(map(max, least.units_ns, ends[layer]))
-        else:
-            units_ns = tuple(map(add, least.units_ns, self._units[layer]))
-        main_ns, brought = least.main_ns + self._constants_ns[layer], least.brought
-        for maker, value, read_ns in self._reads[layer]:
-            if not maker & ~source and not brought & value:
-                brought |= value
+    def _bounds_ns(
+        self, layers: Mask, least: _Least, known: dict[Mask, tuple[float, float, float]]
+    ) -> tuple[float, float, float]:
+        """What a set takes at least in any stages, as one kernel or as a stage of its parts without lanes,
+        and as one kernel with lanes; infinite where there is none. Smaller sets are known."""
+        moved_ns = max(least.floors_ns, least.main_ns + self._stored_ns(layers))
+        any_ns = self.launch_ns + max(*(least.paths_ns if self.has_lanes else least.units_ns), moved_ns)
+        parts = self.parts(layers)
+        if len(parts) == 1:
+            alone_ns = self.launch_ns + max(*least.units_ns, moved_ns)
+            return any_ns, alone_ns, any_ns if self.has_lanes and not least.is_chain else inf
+        if len(parts) > self.most_groups:
+            return any_ns, inf, inf
+        longest_ns = max(known[part][1] for part in parts if part in known)
+        return any_ns, self.join_ns + max(any_ns, longest_ns), inf
+
+    def _with(
+        self, layer: int, least: _Least, ends: Sequence[tuple[float, ...]], source: Mask, ideal: Mask
+    ) -> _Least:
+        """What a set takes with one more layer, from an ideal to another one."""
+        main_ns = least.main_ns + self._always_ns[layer]
+        for maker, read_ns in self._reads[layer]:
+            if maker & source:
                 main_ns += read_ns
-        return _Least(units_ns, least.floors_ns + self.floors_ns[layer], main_ns, brought)
+        last = 1 << (ideal & ~source).bit_length() >> 1
+        return _Least(
+            tuple(map(add, least.units_ns, self._units[layer])),
+            tuple(map(max, least.paths_ns, ends[layer])) if self.has_lanes else least.paths_ns,
+            least.floors_ns + self.floors_ns[layer],
+            main_ns,
+            least.is_chain and not last & ~self.predecessors[layer],
+        )
 
     def _ends(self, source: Mask) -> list[tuple[float, ...]]:
-        """By layer, of each unit, its longest path of layers outside an ideal that ends there."""
+        """By layer, of each unit, its longest path of layers outside an ideal that ends there, in lanes."""
         found: list[tuple[float, ...]] = []
-        for layer, own in enumerate(self._units):
+        for layer, own in enumerate(self._laned_units):
             before = [found[i] for i in bits(self.predecessors[layer] & ~source)]
             before += before[:1]  # for `map`, which takes one of each
             found.append(tuple(map(add, own, map(max, *before))) if len(before) > 1 else own)
         return found
 
     def _stored_ns(self, layers: Mask) -> float:
-        """Of main memory's port, for results that are read outside of a set."""
+        """Of main memory's port, for results that are read outside of a set, beside what always leaves."""
         return sum(own_ns for layer in bits(layers) for users, own_ns in self._made[layer] if users & ~layers)

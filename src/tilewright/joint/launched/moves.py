@@ -79,7 +79,6 @@ class Moves:
         """A block whose kernels run layers side by side where that costs less; None if none is known."""
         if not self.pricer.machine.allows_lanes or content in self._laned:
             return None
-        self._laned.add(content)
         if len(content.stages) != 1 or any(k.split != WHOLE for k in content.kernels):
             return None
         if any(group.has_lanes for group in content.stages[0].groups):
@@ -87,7 +86,12 @@ class Moves:
         part = self.pricer.numbered.part(content)
         search = LaneSearch(self.pricer.machine.problem(part.partition), lane_meter(meter))
         improved = tuple(map(search.improved, part.stages))
+        self._laned.add(content)  # not where an interrupt came before
         return None if improved == part.stages else content.with_stages(improved, part.ids)
+
+    def was_laned(self, content: Content) -> bool:
+        """Whether lanes were looked for in a block."""
+        return content in self._laned
 
     def _of_window(self, window: Sequence[Content]) -> Iterator[Content]:
         mask = sum(content.mask for content in window)

@@ -199,6 +199,10 @@ class LaunchedPricer:
         """Sets of nodes all of whose known ways are priced."""
         return [mask for mask, ways in self._ways.items() if None not in ways.values()]
 
+    def knows(self, content: Content) -> bool:
+        """Whether a block is among the ways that are known."""
+        return content in self._ways.get(content.mask, ())
+
     def is_known(self, content: Content) -> bool:
         """Whether a block, or one of its structure, was priced."""
         return self._structure(content) in self.prices.known

@@ -8,9 +8,11 @@ ideals have cost by then are the potentials that prove it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from itertools import accumulate, pairwise
 from math import inf
-from typing import Any
+from operator import or_
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,51 +30,96 @@ from tilewright.records import dataclass
 from tilewright.schedule.base import merges
 from tilewright.schedule.space import SCHEDULES, WHOLE_SUBGRAPHS, WHOLE_SUMS, WITHOUT_MERGES
 
-DECLARED = Rule(
+WITHOUT_LANES = Rule("of known blocks, kernels of whole layers without lanes, and stages of such kernels")
+WITH_LANES = Rule(
     "of known blocks, kernels of whole layers, with or without the lanes that virtual units chooses, and "
     "stages of such kernels without lanes"
 )
-"""What every plan of the declared space keeps: each kernel that is no known block runs whole."""
+"""What every plan of a declared space keeps: each kernel that is no known block runs whole."""
+IN_ORDER = Rule("whose blocks run layers that follow each other in the plan")
 WHOLE_LAYERS = Space(SCHEDULES.of, (WITHOUT_MERGES, WHOLE_SUMS, WHOLE_SUBGRAPHS, Rule("of whole layers")))
 """Plans whose kernels run in no slices, whatever stages and lanes they have."""
 MOST_GROUPS = 8
 """Kernels side by side in a stage of the declared space, as many as IOS allows groups."""
 MOST_IDEALS, MOST_PAIRS = 4000, 400_000
 """Ideals of a graph, and pairs of them, up to which a proof is tried."""
+_FEW_LAYERS = 4
+"""Layers in a block of the first space, which is proven before spaces of twice as many."""
 _ROUNDING = 1e-9  # of costs that are sums of floats
-_PRICED_A_ROUND = 16
-"""Sets beside those on the path that are priced before the next path is searched."""
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declared:
+    """A declared space: what is `known`, and blocks of at most `most_layers`; and a bound of its plans."""
+
+    bound: Bound
+    most_layers: int
+    known: frozenset[Content] = field(repr=False)
 
 
 @dataclass(slots=True, eq=False)
 class Proof:
     """What was proven of a graph.
 
-    `contents` are the cheapest blocks that were found. `bound` is of the declared space, `whole_bound` of all
-    plans of whole layers without slices and merges. `is_closed`: the blocks are the best of the declared
-    space. `potentials` are, by sets of nodes that are stored, what reaching them costs at least.
+    `contents` are the cheapest blocks that were found. `largest` is the largest declared space that was
+    looked at, `closed` the largest one of which the blocks are the best: its shortest path is simulated from
+    end to end. `whole_bound` is of all plans of whole layers without slices and merges. `potentials` are, by
+    sets of nodes that are stored, what reaching them costs at least.
     """
 
     contents: tuple[Content, ...]
     cost: float
-    bound: Bound
+    largest: Declared
+    closed: Declared | None
     whole_bound: Bound | None
-    is_closed: bool
     num_ideals: int
     num_sets: int
     num_priced: int
-    known: frozenset[Content] = field(repr=False)
     graph: LayerGraph = field(repr=False)
+    moves: Moves = field(repr=False)
     potentials: dict[Mask, float] = field(repr=False, default_factory=dict)
 
-    def bounds_of(self, contents: Sequence[Content]) -> Iterator[Bound]:
-        """The bounds that hold for a plan of these blocks."""
+    @property
+    def bound(self) -> Bound:
+        """The bound of the largest space."""
+        return self.largest.bound
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the blocks are the best of the largest space."""
+        return self.closed is self.largest
+
+    def bounds_of(
+        self, contents: Sequence[Content], rules: Sequence[Rule] = (), *, is_sum: bool = True
+    ) -> Iterator[Bound]:
+        """The bounds that hold for a plan of these blocks in this order, which keeps some more rules;
+        `is_sum`: it costs no less than its blocks do."""
         if self.whole_bound is not None and all(_is_whole(self.graph, content) for content in contents):
             yield self.whole_bound
-        if all(content in self.known for content in contents):
-            yield self.bound
+        reached = accumulate((content.mask for content in contents), or_)
+        if not is_sum or not all(ideal in self.potentials for ideal in reached):
+            return
+        for space in dict.fromkeys((self.largest, self.closed)):
+            if space is not None and all(self._is_in(space, content) for content in contents):
+                yield replace(space.bound, space=space.bound.space.keeping(*rules))
+
+    def _is_in(self, space: Declared, content: Content) -> bool:
+        if content in space.known:
+            return True
+        layers = self.graph.layers_of(content.mask)
+        return (
+            layers is not None
+            and layers.bit_count() <= space.most_layers
+            and content == _plain(self.graph, self.moves, layers)
+        )
+
+
+def _plain(graph: LayerGraph, moves: Moves, layers: Mask) -> Content:
+    """A set as one kernel, or as a stage of a kernel for each of its parts."""
+    parts = [graph.nodes_of(part) for part in graph.parts(layers)]
+    return moves.side_by_side(parts) if len(parts) > 1 else moves.fused(parts[0])
 
 
 def _is_whole(graph: LayerGraph, content: Content) -> bool:
@@ -105,201 +152,250 @@ def prove(
         most_groups=min(pricer.machine.limits.num_groups, MOST_GROUPS),
         floors_of_nodes_ns=pricer.machine.floors_ns,
     )
-    space = graph.space(MOST_IDEALS, MOST_PAIRS)
-    if space is None:
-        return None
-    return _Proving(pricer, moves, graph, space, meter, is_due, publish, best, cost).run()
+    ideals = graph.ideals(MOST_IDEALS)
+    rules = () if ideals is not None else (IN_ORDER,)
+    if ideals is None:
+        ideals = graph.along([graph.layers_of(content.mask) or 0 for content in best])
+    return _Proving(pricer, moves, graph, ideals, rules, meter, is_due, publish, best, cost).run()
+
+
+class _Level(NamedTuple):
+    """A declared space: how many layers a block has that is not known, and whether kernels may have lanes."""
+
+    most_layers: int
+    has_lanes: bool
 
 
 @dataclass(slots=True, eq=False)
 class _Proving:
+    """What is left to be found of each set of layers, `least_ns` in a kernel or a stage and `laned_ns` in
+    lanes, is infinite when that is priced; `known_ns` is what its known blocks cost, or cost at least."""
+
     pricer: LaunchedPricer
     moves: Moves
     graph: LayerGraph
-    space: IdealSpace
+    ideals: tuple[Mask, ...]
+    rules: tuple[Rule, ...]
     meter: Meter
     is_due: Callable[[], bool]
     publish: Callable[[tuple[Content, ...], float], None]
     best: tuple[Content, ...]
     cost: float
-    sets: list[Mask] = field(init=False)
-    values: Array = field(init=False)
+    sets: list[Mask] = field(init=False, default_factory=list)
+    sizes: Array = field(init=False)
+    known_ns: Array = field(init=False)
+    least_ns: Array = field(init=False)
+    laned_ns: Array = field(init=False)
     is_priced: Array = field(init=False)
-    bound: float = field(init=False, default=0.0)
+    level: _Level | None = field(init=False, default=None)
+    space: IdealSpace | None = field(init=False, default=None)
     num_priced: int = field(init=False, default=0)
+    published: tuple[Content, ...] = field(init=False)
+    _closed: Declared | None = field(init=False, default=None)
     _sources: Array = field(init=False)
     _targets: Array = field(init=False)
+    _firsts: Array = field(init=False)
     _of_sets: Array = field(init=False)
 
-    def run(self) -> Proof:
-        self._list()
+    def run(self) -> Proof | None:
+        self.published = self.best
         # What is known by the time that the search ends, be it by an interrupt, bounds the space.
         with self.meter.ending_early():
             self._search()
-        is_closed = self.bound >= self.cost * (1 - _ROUNDING)
-        ahead, _ = self._from_start(self.values)
-        if is_closed:
-            self.bound = self.cost
-        known = frozenset(c for c in self.pricer.contents if self.graph.layers_of(c.mask) is not None)
+        if self.level is None:
+            return None
+        ahead, _ = self._from_start(self._lengths(self.level))
+        largest = self._declared(self.level, min(float(ahead[-1]), self.cost))
+        closed = self._closed
+        if ahead[-1] >= self.cost * (1 - _ROUNDING):
+            closed = largest
         return Proof(
             self.best,
             self.cost,
-            self._declared_bound(),
+            largest,
+            closed,
             self._whole_bound(),
-            is_closed,
-            len(self.space.ideals),
+            len(self.ideals),
             len(self.sets),
             self.num_priced,
-            known,
             self.graph,
-            {self.graph.nodes_of(i): float(v) for i, v in zip(self.space.ideals, ahead, strict=True)},
+            self.moves,
+            {self.graph.nodes_of(i): float(v) for i, v in zip(self.ideals, ahead, strict=True)},
         )
 
-    def _search(self) -> None:
-        """Price what shortest paths need, until one is priced from end to end or the budget ends."""
-        while True:
-            checkpoint()
-            ahead, via = self._from_start(self.values)
-            if not self.num_priced and ahead[-1] > self.cost * (1 + _ROUNDING):
-                raise InternalError(
-                    f"joint plan of {self.cost} ns: its blocks take at least {ahead[-1]} ns; {HOW_TO_REPORT}."
-                )
-            # Where all cheaper paths are gone, none is left.
-            self.bound = max(self.bound, min(float(ahead[-1]), self.cost))
-            if self.bound >= self.cost * (1 - _ROUNDING):
-                return
-            if not self._price_near(self._path(via), ahead):
-                return
-            self._take_better()
+    def _levels(self) -> Iterator[_Level]:
+        """Declared spaces, each of which holds the ones before."""
+        most, num_layers = _FEW_LAYERS, len(self.graph.members)
+        while most < num_layers:
+            yield _Level(most, has_lanes=False)
+            most *= 2
+        yield _Level(num_layers, has_lanes=False)
+        if self.graph.has_lanes:
+            yield _Level(num_layers, has_lanes=True)
 
-    def _declared_bound(self) -> Bound:
-        most, num_layers = self.space.most_layers, len(self.graph.members)
-        rules = [DECLARED, Rule("kernels in a stage that is no known block", self.graph.most_groups)]
-        if most < num_layers:
-            rules.append(Rule("layers in a kernel that is no known block", most))
-        return Bound(self.bound, Space(SCHEDULES.of, tuple(rules)), "shortest path over ideals")
+    def _search(self) -> None:
+        """Prove the best of one space after another, until the budget ends."""
+        before: list[_Level] = []
+        for level in self._levels():
+            if not self._list(level.most_layers):
+                return
+            self.level = level
+            before.append(level)
+            number = len(before) - 1
+            while number < len(before):
+                found = self._round(before[number])
+                # A better plan has to be proven in smaller spaces first.
+                number = 0 if found == "better" else number + (found == "closed")
+                if found in ("closed", "ends"):
+                    self._publish()
+                if found == "ends":
+                    return
+
+    def _round(self, level: _Level) -> Literal["closed", "better", "open", "ends"]:
+        """Price what the shortest path of a space needs."""
+        checkpoint()
+        ahead, via = self._from_start(self._lengths(level))
+        if not self.num_priced and ahead[-1] > self.cost * (1 + _ROUNDING):
+            raise InternalError(
+                f"joint plan of {self.cost} ns: its blocks take at least {ahead[-1]} ns; {HOW_TO_REPORT}."
+            )
+        # Where all cheaper paths are gone, none is left.
+        if ahead[-1] >= self.cost * (1 - _ROUNDING):
+            self._closed = self._declared(level, self.cost)
+            return "closed"
+        for number in dict.fromkeys(int(self._of_sets[n]) for n in self._path(via)):
+            if not self.is_priced[number] or min(self._open_ns(number, level)) < self.known_ns[number]:
+                if self.is_due():
+                    return "ends"
+                self._price(number, level)
+        return "better" if self._take_better() else "open"
+
+    def _declared(self, level: _Level, bound_ns: float) -> Declared:
+        rules = [WITH_LANES if level.has_lanes else WITHOUT_LANES, *self.rules]
+        rules.append(Rule("kernels in a stage that is no known block", self.graph.most_groups))
+        if level.most_layers < len(self.graph.members):
+            rules.append(Rule("layers in a block that is not known", level.most_layers))
+        bound = Bound(bound_ns, Space(SCHEDULES.of, tuple(rules)), "shortest path over ideals")
+        known = frozenset(c for c in self.pricer.contents if self.graph.layers_of(c.mask) is not None)
+        return Declared(bound, level.most_layers, known)
 
     def _whole_bound(self) -> Bound | None:
-        if not self.space.bound_ns:
+        if self.space is None or not self.space.bound_ns or self.rules:
             return None
         return Bound(self.space.bound_ns, WHOLE_LAYERS, "paths of layers between ideals")
 
-    def _list(self) -> None:
-        """Transitions in the order of their targets, those of known blocks included."""
+    def _list(self, most_layers: int) -> bool:
+        """Note sets of so many layers, and transitions in the order of their targets, those of known blocks
+        included; False: there are too many, or the budget ends."""
+        if self.space is not None and self.space.most_layers >= most_layers:
+            return True
+        space = self.graph.space(self.ideals, most_layers, MOST_PAIRS, self.is_due)
+        if space is None:
+            return False
+        self.space = space
         known: dict[Mask, Mask] = {}
         for nodes in self.pricer.sets:
             layers = self.graph.layers_of(nodes)
             if layers is not None:
                 known[layers] = nodes
-        least_ns = self.space.least_ns
-        self.sets = [*least_ns, *(layers for layers in known if layers not in least_ns)]
+        self.sets = [*space.least_ns, *(layers for layers in known if layers not in space.least_ns)]
         number = {layers: i for i, layers in enumerate(self.sets)}
-        values = [least_ns.get(layers, inf) for layers in self.sets]
+        self.sizes = np.array([layers.bit_count() for layers in self.sets])
+        self.least_ns = np.array([space.least_ns.get(layers, inf) for layers in self.sets])
+        self.laned_ns = np.array([space.laned_ns.get(layers, inf) for layers in self.sets])
+        self.known_ns = np.full(len(self.sets), inf)
+        self.is_priced = np.ones(len(self.sets), bool)
+        priced = set(self.pricer.priced_sets())
         for layers, nodes in known.items():
-            (block,) = self.pricer.blocks(nodes)
-            values[number[layers]] = min(values[number[layers]], self.pricer.least(block))
-        self.values = np.array(values)
-        self.is_priced = np.zeros(len(values), bool)
-        listed = [(t.target, t.source, number[t.layers]) for t in self.space.transitions]
-        place = {ideal: i for i, ideal in enumerate(self.space.ideals)}
-        for layers in self.sets[len(least_ns) :]:
+            place = number[layers]
+            for block in self.pricer.blocks(nodes):
+                self.known_ns[place] = self.pricer.least(block)
+            self.is_priced[place] = nodes in priced
+            plain = _plain(self.graph, self.moves, layers)
+            if self.pricer.knows(plain):
+                self.least_ns[place] = inf
+            if self.moves.was_laned(plain):
+                self.laned_ns[place] = inf
+        self._connect(space, number, len(space.least_ns))
+        return True
+
+    def _connect(self, space: IdealSpace, number: dict[Mask, int], num_listed: int) -> None:
+        """Note transitions."""
+        listed = [(t.target, t.source, number[t.layers]) for t in space.transitions]
+        place = {ideal: i for i, ideal in enumerate(space.ideals)}
+        for layers in self.sets[num_listed:]:
             before = 0
             for layer in bits(layers):
                 before |= self.graph.predecessors[layer]
             before &= ~layers
-            for source, ideal in enumerate(self.space.ideals):
+            for source, ideal in enumerate(space.ideals):
                 target = place.get(ideal | layers)
                 if not before & ~ideal and not ideal & layers and target is not None:
                     listed.append((target, source, number[layers]))
         listed.sort()
         table = np.array(listed, np.int64).reshape(-1, 3)
         self._targets, self._sources, self._of_sets = table[:, 0], table[:, 1], table[:, 2]
+        self._firsts = np.searchsorted(self._targets, np.arange(len(space.ideals) + 1))
+
+    def _lengths(self, level: _Level) -> Array:
+        """What each set takes at least in a space."""
+        is_in = self.sizes <= level.most_layers
+        found = np.where(is_in, np.minimum(self.known_ns, self.least_ns), self.known_ns)
+        return np.where(is_in, np.minimum(found, self.laned_ns), found) if level.has_lanes else found
+
+    def _open_ns(self, number: int, level: _Level) -> tuple[float, float]:
+        """What the ways to run a set that are not priced take at least."""
+        if self.sizes[number] > level.most_layers:
+            return inf, inf
+        return float(self.least_ns[number]), float(self.laned_ns[number]) if level.has_lanes else inf
 
     def _from_start(self, values: Array) -> tuple[Array, Array]:
         """What each ideal has cost at least, and the transition by which."""
         lengths = values[self._of_sets]
-        found = np.full(len(self.space.ideals), inf)
+        found = np.full(len(self.ideals), inf)
         via = np.full(len(found), -1)
         found[0] = 0.0
-        firsts = np.searchsorted(self._targets, np.arange(len(found) + 1))
-        for target in range(1, len(found)):
-            first, last = firsts[target], firsts[target + 1]
+        for target, (first, last) in enumerate(pairwise(self._firsts.tolist())):
             if first < last:
                 costs = found[self._sources[first:last]] + lengths[first:last]
                 least = int(np.argmin(costs))
                 found[target], via[target] = costs[least], first + least
         return found, via
 
-    def _to_end(self) -> Array:
-        """What is left from each ideal at least."""
-        order = np.argsort(self._sources, kind="stable")
-        sources, targets = self._sources[order], self._targets[order]
-        lengths = self.values[self._of_sets[order]]
-        found = np.full(len(self.space.ideals), inf)
-        found[-1] = 0.0
-        firsts = np.searchsorted(sources, np.arange(len(found) + 1))
-        for source in range(len(found) - 2, -1, -1):
-            first, last = firsts[source], firsts[source + 1]
-            if first < last:
-                found[source] = (lengths[first:last] + found[targets[first:last]]).min()
-        return found
-
     def _path(self, via: Array) -> list[int]:
         """The transitions of the shortest path."""
         path = []
-        place = len(self.space.ideals) - 1
+        place = len(self.ideals) - 1
         while place:
             path.append(int(via[place]))
             place = int(self._sources[via[place]])
         return path[::-1]
 
-    def _price_near(self, path: list[int], ahead: Array) -> bool:
-        """Price the sets of a path, and those of paths that are hardly longer; False: the budget ends."""
-        through = ahead[self._sources] + self.values[self._of_sets] + self._to_end()[self._targets]
-        is_left = through < self.cost * (1 - _ROUNDING)
-        self._targets, self._sources, of_sets = (
-            self._targets[is_left],
-            self._sources[is_left],
-            self._of_sets[is_left],
-        )
-        chosen = [int(self._of_sets[n]) for n in path]
-        self._of_sets, through = of_sets, through[is_left]
-        nearest = np.argsort(through, kind="stable")
-        open_sets = dict.fromkeys(int(n) for n in of_sets[nearest] if not self.is_priced[n])
-        chosen += [n for n, _ in zip(open_sets, range(_PRICED_A_ROUND), strict=False)]
-        for number in dict.fromkeys(chosen):
-            if not self.is_priced[number]:
-                if self.is_due():
-                    return False
-                self.values[number] = self._price(self.sets[number])
-                self.is_priced[number] = True
-                self.num_priced += 1
-        return True
-
-    def _price(self, layers: Mask) -> float:
-        """The least cost of a set: as it is known, as one kernel, in lanes if they may be cheaper, or as a
-        stage of its parts."""
+    def _price(self, number: int, level: _Level) -> None:
+        """Simulate the known ways to run a set, and of the others the one that may take least: one kernel, or
+        a stage of its parts; or the kernel in lanes."""
+        layers = self.sets[number]
         nodes = self.graph.nodes_of(layers)
-        least_ns = self.space.least_ns.get(layers)
-        parts = self.graph.parts(layers)
-        if least_ns is not None and len(parts) > 1:
-            self.pricer.add(self.moves.side_by_side([self.graph.nodes_of(part) for part in parts]))
-        elif least_ns is not None:
-            kernel = self.moves.fused(nodes)
-            self.pricer.add(kernel)
-            if self.pricer.cost(kernel) > least_ns * (1 + _ROUNDING):
-                laned = self.moves.laned(kernel, self.meter)
-                if laned is not None:
-                    self.pricer.add(laned)
-        (block,) = self.pricer.blocks(nodes)
-        return self.pricer.price(block)
+        least_ns, laned_ns = self._open_ns(number, level)
+        is_plain = least_ns < inf and least_ns <= min(laned_ns, self.known_ns[number])
+        is_laned = not is_plain and bool(self.is_priced[number])
+        plain = _plain(self.graph, self.moves, layers)
+        if is_plain:
+            self.pricer.add(plain)
+        elif is_laned and (laned := self.moves.laned(plain, self.meter)) is not None:
+            self.pricer.add(laned)
+        self.known_ns[number] = min(map(self.pricer.price, self.pricer.blocks(nodes)), default=inf)
+        # An interrupt comes before all of it is known.
+        self.is_priced[number] = True
+        self.least_ns[number] = inf if is_plain else self.least_ns[number]
+        self.laned_ns[number] = inf if is_laned else self.laned_ns[number]
+        self.num_priced += 1
 
-    def _take_better(self) -> None:
+    def _take_better(self) -> bool:
         """The shortest path through what is priced, where it is cheaper than what is known."""
-        known = np.where(self.is_priced, self.values, inf)
-        ahead, via = self._from_start(known)
+        ahead, via = self._from_start(np.where(self.is_priced, self.known_ns, inf))
         if ahead[-1] >= self.cost * (1 - _ROUNDING):
-            return
+            return False
         masks = [self.graph.nodes_of(self.sets[int(self._of_sets[n])]) for n in self._path(via)]
         contents = []
         for mask in masks:
@@ -307,4 +403,10 @@ class _Proving:
             assert content is not None, "it has a finite cost"
             contents.append(content)
         self.best, self.cost = tuple(contents), float(ahead[-1])
-        self.publish(self.best, self.cost)
+        return True
+
+    def _publish(self) -> None:
+        """Hand out the best blocks, if they were not."""
+        if self.best != self.published:
+            self.published = self.best
+            self.publish(self.best, self.cost)

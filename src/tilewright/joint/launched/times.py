@@ -14,7 +14,8 @@ class LayerTime:
     """Of a layer that runs whole: ns of each unit, on all cores that its kernel has or on those of a lane.
 
     `reads_ns` and `makes_ns` are what main memory's port takes at least for a value that lies there,
-    `constants_ns` what it takes for constants, by their names, once a kernel.
+    `constants_ns` what it takes for constants, by their names, once a kernel. What the layer makes `off_chip`
+    is too large for any other level.
     """
 
     whole_ns: Mapping[str, float]
@@ -22,6 +23,7 @@ class LayerTime:
     reads_ns: Mapping[Value, float]
     makes_ns: Mapping[Value, float]
     constants_ns: Mapping[str, float]
+    off_chip: frozenset[Value] = frozenset()
 
 
 NOTHING = LayerTime({}, {}, {}, {}, {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
+from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, kernel_structure, value_regions
 from tilewright.ir.region import Region, full_region, volume
@@ -64,6 +65,7 @@ class LayerTimes:
             {v: self._main_ns(v, regions[v]) for v in outside},
             {v: self._main_ns(v, regions[v]) for v in made},
             {name: self._main_ns(v, region) for name, v, region in self._constants(nodes, regions)},
+            frozenset(v for v in made if self._is_off_chip(v)),
         )
 
     def _all_unit_ns(
@@ -96,12 +98,18 @@ class LayerTimes:
                     work.unit: work.seconds * 1e9
                     for work in self.works.of(node, region, spread.binding, spread.blocks, is_whole=is_whole)
                 }
-                for is_whole in ((False, True) if has_products(node) else (False,))
+                for is_whole in ((False, True) if self._may_run_whole(node, region) else (False,))
             ]
             for unit in choices[0]:
                 least = min(of_units.get(unit, 0.0) for of_units in choices)
                 found[unit] = found.get(unit, 0.0) + least
         return found
+
+    def _may_run_whole(self, node: Node, region: Region) -> bool:
+        """Whether a step may run the mapping of its products from main memory to main memory: not of several
+        sums."""
+        products = self.works.products(node, region, is_whole=True) if has_products(node) else None
+        return products is not None and len(products.parts) == 1
 
     def _constants(
         self, nodes: Sequence[Node], regions: Mapping[Value, Region]
@@ -117,6 +125,13 @@ class LayerTimes:
                     continue
                 if is_read(node, position) and not is_table(node, position):
                     yield operand.name, operand, need
+
+    def _is_off_chip(self, value: Value) -> bool:
+        """Whether no level but main memory holds all of a value."""
+        machine = self.works.machine
+        shared_bytes = shared_capacity_bytes(machine)
+        size_bytes = value.num_elements * self.works.types.stored(value.dtype).size_bytes
+        return shared_bytes is not None and size_bytes > max(shared_bytes, local_capacity_bytes(machine))
 
     def _main_ns(self, value: Value, region: Region) -> float:
         element_bytes = self.works.types.stored(value.dtype).size_bytes
