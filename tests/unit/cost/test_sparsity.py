@@ -24,6 +24,7 @@ from tilewright.hardware.parts import Format
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import convolution
 from tilewright.mapping.cases import Case
+from tilewright.targets.npu.mapped_products import SEARCH
 
 EXTENTS = {"K": 2, "C": 3, "P": 2}
 PROBLEM = convolution(EXTENTS)
@@ -273,7 +274,7 @@ def test_networks_wait_for_the_cores_buffers_as_mappings_with_zeros_do(tmp_path:
     path = tmp_path / "sparse.yaml"
     path.write_text(SPARSE.replace("read_bytes_per_cycle: 64", "read_bytes_per_cycle: 8"))
     densities = "weight_density=0.1, input_density=0.9"
-    mapped = tw.map(small_net(), path, density="weight=0.1,input=0.9")
+    mapped = tw.map(small_net(), path, density="weight=0.1,input=0.9", mapper=SEARCH)
     found = tw.simulate(small_net(), f"{path}{{dtype=int8, {densities}}}", recipe="graphturbo", mappings=True)
     assert found.mappings is not None
     array = next(level for level in found.mappings.levels if level.level == "Array")
