@@ -1,10 +1,9 @@
 """Joint plans of drawn networks on drawn machines: checkers agree, values are right, no bound is above."""
 
-# mypy: disable-error-code="arg-type"
-
 from __future__ import annotations
 
 import random
+from typing import Literal
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -12,6 +11,7 @@ from tests.support.integer_networks import integer_network
 
 from tilewright.compiler import optimise, plan_optimised
 from tilewright.hardware.machine import Level, Machine, Overheads, Unit
+from tilewright.hardware.parts import Work
 from tilewright.ir.graph import Graph, Value
 from tilewright.options import Options
 from tilewright.planning import Budget
@@ -33,16 +33,11 @@ def machine_of(rng: random.Random) -> Machine:
     levels.append(_level("DDR", "machine", None, rng.choice((2e8, 7e9, 9e10)), 1))
     has_matrix_unit = rng.random() < 0.7
     matrix = Unit(name="MME", kind="matrix", macs_per_cycle={"float32": rows * columns}, tile=(rows, columns))
+    runs = tuple(map(Work, ("depthwise", "elementwise", "reduction", "special")))
     vector = Unit(
         name="VEC",
         kind="vector",
-        runs=(
-            "depthwise",
-            "elementwise",
-            "reduction",
-            "special",
-            *(() if has_matrix_unit else ("contraction",)),
-        ),
+        runs=runs if has_matrix_unit else (*runs, Work("contraction")),
         macs_per_cycle={"float32": 4},
         ops_per_cycle={"float32": rng.choice((1, 8))},
     )
@@ -58,7 +53,9 @@ def machine_of(rng: random.Random) -> Machine:
     )
 
 
-def _level(name: str, per: str, capacity_bytes: int | None, rate: float, count: int) -> Level:
+def _level(
+    name: str, per: Literal["core", "machine"], capacity_bytes: int | None, rate: float, count: int
+) -> Level:
     return Level(
         name=name,
         per=per,
