@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
-from math import inf
 
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.joint.base import union
@@ -111,14 +110,14 @@ class Joiner:
 
     def run(self) -> None:
         """Sweep until nothing is gained, with windows at these places or between, or the budget ends."""
-        self._judged, self._since_s = self.plan.cost, -inf
+        self._judged, self._since_s = self.plan.cost, self.meter.clock()
         first, num_idle = MOST_BLOCKS, 0
         while num_idle < 2 and not self._is_late:
             before = self.plan.cost
             for _ in self.plan.sweep(self._joined, self.meter, first=first):
                 if self._is_late:
                     break
-                if self._since_s > -inf and self._is_worth_it:  # the first one behind a sweep
+                if self.meter.left_s is not None and self._is_worth_it:
                     self._judge()
             if self._is_worth_it:
                 self._judge()
