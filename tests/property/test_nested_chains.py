@@ -58,7 +58,7 @@ def runs(draw: st.DrawFn) -> StraightRun:
 
 
 @given(run=runs(), capacity_words=st.sampled_from([4, 7, 12, 20, 40, 90]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_the_best_tree_moves_and_holds_what_a_walk_counts(run: StraightRun, capacity_words: int) -> None:
     found = best_tree(run, capacity_words, 60)
     if found.tree is None or found.count is None:
