@@ -37,8 +37,8 @@ Meter.ending_early = lambda meter: Entered(meter)
 """
 PRINTS_SLOWLY = """
 import time
-from tilewright.cli import simulate_verb
-simulate_verb.print_result = lambda result: print("printing", file=sys.stderr, flush=True) or time.sleep(60)
+from tilewright.cli import output
+output.print_result = lambda result: print("printing", file=sys.stderr, flush=True) or time.sleep(60)
 """
 
 
