@@ -275,7 +275,7 @@ class LayerGraph:
             return any_ns, alone_ns, any_ns if self.has_lanes and not least.is_chain else inf
         if len(parts) > self.most_groups:
             return any_ns, inf, inf
-        longest_ns = max(known[part][1] for part in parts if part in known)
+        longest_ns = max((known[part][1] for part in parts if part in known), default=0.0)
         return any_ns, self.join_ns + max(any_ns, longest_ns), inf
 
     def _with(
