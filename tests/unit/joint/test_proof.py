@@ -67,9 +67,16 @@ def interleaved() -> Graph:
     return b.finish(product(b, left, 64, 64, 64), product(b, right, 64, 32, 64))
 
 
+def moves() -> Graph:
+    """Nothing that a unit does."""
+    b = GraphBuilder()
+    y = b.op("Transpose", b.input(4, 6), shape=(6, 4), perm=(1, 0))
+    return b.finish(*(b.op("Transpose", y, shape=(4, 6), perm=(1, 0)) for _ in range(2)))
+
+
 GRAPHS = {"chain": chain, "fork": fork, "diamond": diamond, "two inputs": two_inputs, "siblings": siblings}
 CASES = [(name, machine) for name in GRAPHS for machine in MACHINES]
-GRAPHS["interleaved"] = interleaved
+GRAPHS |= {"interleaved": interleaved, "moves": moves}
 
 
 class Case:
@@ -267,6 +274,16 @@ def test_each_bound_is_that_of_its_space(
             assert isclose(least_of(case, proof.closed), proof.closed.bound.value, rel_tol=1e-12)
             assert proof.cost == proof.closed.bound.value or most_priced < inf
     assert num_closed
+
+
+@pytest.mark.parametrize("name", ["moves", "interleaved"])
+def test_sets_without_work_or_with_parts_between_no_ideals_have_bounds(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_module, "MOST_IDEALS", 0)
+    case = Case(name, "v100")
+    proof = case.proof(most_priced=4)
+    assert 0 < proof.bound.value <= least_of(case, proof.largest) * (1 + 1e-12)
 
 
 def least_of(case: Case, space: Declared) -> float:

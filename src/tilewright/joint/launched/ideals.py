@@ -268,10 +268,10 @@ class LayerGraph:
         """What a set takes at least in any stages, as one kernel or as a stage of its parts without lanes,
         and as one kernel with lanes; infinite where there is none. Smaller sets are known."""
         moved_ns = max(least.floors_ns, least.main_ns + self._stored_ns(layers))
-        any_ns = self.launch_ns + max(*(least.paths_ns if self.has_lanes else least.units_ns), moved_ns)
+        any_ns = self.launch_ns + max((moved_ns, *(least.paths_ns if self.has_lanes else least.units_ns)))
         parts = self.parts(layers)
         if len(parts) == 1:
-            alone_ns = self.launch_ns + max(*least.units_ns, moved_ns)
+            alone_ns = self.launch_ns + max((moved_ns, *least.units_ns))
             return any_ns, alone_ns, any_ns if self.has_lanes and not least.is_chain else inf
         if len(parts) > self.most_groups:
             return any_ns, inf, inf
