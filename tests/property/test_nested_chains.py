@@ -83,6 +83,8 @@ def test_a_larger_tile_than_is_held_or_an_operand_that_nobody_fetches_is_found(c
     )
     rules = {v.rule for v in check_tree(run, replace(whole, steps=shapes), found.count, capacity_words)}
     assert "held" in rules
+    rules = {v.rule for v in check_tree(run, replace(whole, steps=()), found.count, capacity_words)}
+    assert {"missing", "macs"} <= rules
     steps = tuple(
         (shape, tuple(replace(t, streamed=None) for t in trees)) for shape, trees in found.tree.steps
     )
@@ -136,6 +138,15 @@ def test_no_loops_of_one_product_move_less_than_the_best(run: StraightRun) -> No
         count = best_tree(run, capacity_words, 60).count
         assert count is not None
         assert count.moved_words == least
+
+
+def test_no_nested_tiling_has_a_value_that_leaves_before_an_operator_element_by_element() -> None:
+    build = GraphBuilder()
+    x = conv(build, build.input(1, 2, 2, 2), 2, 1)
+    nodes = build.finish(conv(build, build.op("Relu", x), 2, 1)).nodes
+    assert len(straight_run(nodes).operators) == 2
+    with pytest.raises(CannotFuse, match="leaves"):
+        straight_run(nodes, frozenset([x]))
 
 
 def test_convolutions_without_padding_keep_rows_between_tiles() -> None:

@@ -43,7 +43,7 @@ def check_tree(
         )
     if count.held_words > capacity_words:
         found.append(Violation("capacity", f"{count.held_words} words of {capacity_words}"))
-    found += [Violation("missing", f"no tile has {name}") for name in sorted(walk.missing)]
+    found += [Violation("missing", text) for text in sorted(walk.missing)]
     for place, (done, asked) in enumerate(zip(walk.iterations, walk.needed_iterations(), strict=True)):
         if done != asked:
             found.append(Violation("macs", f"operator {place} runs {done} iterations of {asked}"))
@@ -99,7 +99,7 @@ class _Walk:
         if tree.first == tree.last:
             num_iterations = sum(map(_size, by_operator[tree.first]))
             if num_iterations:
-                self.missing.update(rest)
+                self.missing.update(f"no tile has {name}" for name in rest)
             self.iterations[tree.first] += num_iterations
             return held
         most = 0
@@ -110,13 +110,16 @@ class _Walk:
                 for k in range(tree.first, tree.last + 1)
                 for start, stop in _intervals(by_operator[k][at], self.run.operators[k].nest.dims)
             )
-            for part in inner[shape]:
+            parts = inner.get(shape, ())
+            if not parts and any(shape):
+                self.missing.add(f"a step of operators {tree.first} to {tree.last} has no trees")
+            for part in parts:
                 ours = self.run.operands(part.first, part.last)
                 lying = self.held_by(part, by_operator[part.last][at], [n for n in rest if n in ours])
                 lying += sum(
                     seen.live_at(at, value in (part.first, part.last + 1))
                     for value, seen in between.items()
-                    if any(value == other.first for other in inner[shape])
+                    if any(value == other.first for other in parts)
                 )
                 most = max(most, lying)
         return held + most

@@ -145,12 +145,13 @@ def straight_run(nodes: Sequence[Node], results: frozenset[Value] = frozenset())
     stages = stages_of(nodes)
     if not 1 <= len(stages) <= MOST_OPERATORS or not all(is_complex(stage[0]) for stage in stages):
         raise CannotFuse("nested tiling: operators are not sums of products one behind the other.")
+    for made in (value for node in nodes[:-1] for value in node.results()):
+        if made in results or len(made.users) != 1:
+            raise CannotFuse(f"nested tiling: {made.name!r} is read several times, or leaves.")
     reader = _RunReader()
     value: Value | None = None
     for place, stage in enumerate(stages):
         value = reader.add(place, stage, value)
-        if place + 1 < len(stages) and (value in results or len(value.users) != 1):
-            raise CannotFuse(f"nested tiling: {value.name!r} is read several times, or leaves.")
     return reader.run(tuple(nodes))
 
 

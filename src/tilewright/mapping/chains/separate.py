@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from tilewright.cost.base import Objective
 from tilewright.cost.bound import transfer_cycles
@@ -12,7 +12,7 @@ from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import nest_flops, nests_of
 from tilewright.ir.graph import Node, Value
 from tilewright.mapping.base import MappingProblem, MappingSolution
-from tilewright.mapping.chains.price import ChainCost, best_mapping, read_pj
+from tilewright.mapping.chains.price import ChainCost, best_mapping, read_pj, write_pj
 from tilewright.mapping.chains.runs import Stage
 from tilewright.mapping.network import layers_in, stream
 
@@ -33,14 +33,18 @@ def map_stage(
     return tuple(answers)
 
 
-def cost_of_stage(stage: Stage, machine: Machine, mappings: Sequence[MappingSolution]) -> ChainCost:
-    """What a stage costs under mappings; what its other operators read passes the outermost level once.
+def cost_of_stage(
+    stage: Stage, machine: Machine, mappings: Sequence[MappingSolution], results: Set[Value] = frozenset()
+) -> ChainCost:
+    """What a stage costs under mappings; what its other operators read passes the outermost level once, and
+    so does what is needed outside before its result. `results` are values that must leave.
 
     A stage without mappings streams what it reads and writes; changes of shape and layout alone cost nothing.
     """
     if not any(nest_flops(nest) > 0 for node in stage for nest in nests_of(node)):
         return ChainCost(0, 0.0, 0, 0)
     outermost = machine.outermost
+    left_words = words_left(stage, results)
     if mappings:
         read_words, written_words = added_words(stage), 0
         cycles, energy_pj = 0, read_words * read_pj(outermost)
@@ -56,6 +60,8 @@ def cost_of_stage(stage: Stage, machine: Machine, mappings: Sequence[MappingSolu
         passed = [stream(nest, machine) for nest in nests_of(stage[0]) if nest_flops(nest) > 0]
         cycles = sum(part.cycles for part in passed)
         energy_pj = sum(part.energy_pj for part in passed)
+    written_words += left_words
+    energy_pj += left_words * write_pj(outermost)
     cycles = max(cycles, transfer_cycles(machine, outermost, read_words, written_words))
     return ChainCost(cycles, energy_pj, read_words, written_words)
 
@@ -64,6 +70,12 @@ def added_words(stage: Stage) -> int:
     """What a stage reads beside the operands of its sums of products."""
     factors = multiplied(stage[0])
     return sum(value.num_elements for value in outside(stage) if value not in factors)
+
+
+def words_left(stage: Stage, results: Set[Value]) -> int:
+    """What a stage writes beside its result, as operators outside need it, too."""
+    made = (value for node in stage[:-1] for value in node.results())
+    return sum(v.num_elements for v in made if v in results or not set(stage).issuperset(v.users))
 
 
 def multiplied(node: Node) -> set[Value | None]:

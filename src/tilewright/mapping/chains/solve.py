@@ -41,6 +41,7 @@ from tilewright.mapping.chains.separate import (
     multiplied,
     outside,
     traffic_view,
+    words_left,
 )
 from tilewright.planning import Bound, Quality, Rule, Space, Violation
 from tilewright.planning.checking import require_right
@@ -289,7 +290,7 @@ class ChainSolver:
         joint = self._joint(nodes, len(stages), results)
         if len(stages) > 1:
             return joint
-        alone = self._alone(stages[0])
+        alone = self._alone(stages[0], results)
         listed = [way.segment for way in (joint, alone) if way.segment is not None]
         if not listed:
             raise InfeasibleMapping(
@@ -371,21 +372,25 @@ class ChainSolver:
                 best = segment
         return _answer(ranking, best)
 
-    def _alone(self, stage: Stage) -> _Answer:
+    def _alone(self, stage: Stage, results: frozenset[Value]) -> _Answer:
         """A stage whose operators are mapped onto the whole machine, or that streams."""
         machine = traffic_view(self.view) if self.objective == "traffic" else self.view
         mapper_objective: Objective = "latency" if self.objective == "latency" else "energy"
         mappings = map_stage(stage, machine, mapper_objective, self.cost_options, self.deadline_s)
         if mappings is None or (not mappings and any(map(is_complex, stage))):
             return _NONE
-        cost = cost_of_stage(stage, self.view, mappings)
+        cost = cost_of_stage(stage, self.view, mappings, results)
         num_macs = sum(map(macs, stage))
         priced = None if self.objective == "traffic" else cost
         segment = Segment(stage, 1, cost.moved_words, num_macs, priced, mappings=mappings)
         bound = segment.rank(self.objective)[0]
         if mappings:
-            per_word = {"traffic": 1.0, "latency": 0.0, "energy": read_pj(self.view.outermost)}
-            bound = added_words(stage) * per_word[self.objective]
+            bound = {
+                "traffic": float(added_words(stage) + words_left(stage, results)),
+                "latency": 0.0,
+                "energy": added_words(stage) * read_pj(self.view.outermost)
+                + words_left(stage, results) * write_pj(self.view.outermost),
+            }[self.objective]
             bound += sum(_least_unpadded(mapping) for mapping in mappings)
         return _Answer(segment, bound)
 

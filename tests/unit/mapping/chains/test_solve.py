@@ -17,6 +17,7 @@ from tilewright.mapping.chains.chain import CannotFuse, chain_of
 from tilewright.mapping.chains.check import check_plan
 from tilewright.mapping.chains.plan import check_countable
 from tilewright.mapping.chains.runs import alike_key, runs_of, stages_of
+from tilewright.mapping.chains.separate import outside
 from tilewright.mapping.chains.solve import ChainSolver, fusing_level
 from tilewright.mapping.network import layers_of
 from tilewright.mapping.solve import MapItem, MapProblem, Workload, map_layers
@@ -66,6 +67,23 @@ def test_a_run_goes_on_where_a_residual_block_reads_a_value_twice() -> None:
     assert [part.value for part in segment.chain.parts if part.leaves][1:] == [y]
     # The input, two values that leave, and the weights.
     assert segment.moved_words == solution.bound_words == 24 + 24 + 24 + 4 + 8 + 8 + 4
+
+
+@pytest.mark.parametrize("objective", ["traffic", "energy"])
+def test_what_leaves_before_an_operator_element_by_element_is_written_too(
+    objective: Literal["traffic", "energy"],
+) -> None:
+    build = GraphBuilder()
+    x = conv(build, build.input(1, 4, 2, 2), 4, 1)
+    graph = build.finish(conv(build, build.op("Relu", x), 4, 1), x)
+    (run,) = runs_of(graph)
+    solver = ChainSolver(with_buffer(load_preset("eyeriss"), 32), objective, deadline_s=1)
+    solution = solver.solve(run, frozenset(graph.outputs))
+    for segment in (*solution.segments, *solution.separate):
+        read = sum(value.num_elements for value in outside(segment.nodes))
+        left = [v for n in segment.nodes for v in n.results() if not set(v.users) <= set(segment.nodes)]
+        left += [v for n in segment.nodes for v in n.results() if v in graph.outputs and v not in left]
+        assert segment.moved_words >= read + sum(value.num_elements for value in left)
 
 
 def test_a_run_ends_before_what_is_computed_beside_it() -> None:
