@@ -336,6 +336,16 @@ def test_each_plan_that_a_search_publishes_was_checked(monkeypatch: pytest.Monke
     assert min(found) * 1e9 < start.schedule.quality.cost, "a better plan than the first was looked at"
 
 
+def test_cores_share_a_second_result_of_another_shape_in_equal_parts() -> None:
+    b = GraphBuilder()
+    _, larger = b.ops(
+        "Split", [b.input(1, 8, 27, 27), b.integers(2, 6)], [(1, 2, 27, 27), (1, 6, 27, 27)], axis=1
+    )
+    graph = b.finish(b.op("Relu", larger))
+    whole = Kernel(((0,),))
+    assert kernels_of(graph).shared(whole, (2,)) == whole
+
+
 def test_cores_share_odd_extents_in_parts_that_are_nearly_equal() -> None:
     """Of 27 rows and columns equal parts leave channels alone, which fill no tile of the matrix unit."""
     b = GraphBuilder()

@@ -74,9 +74,10 @@ class NestJudge:
         self, nodes: Sequence[Node], value: Value, region: Region, axes: Collection[int]
     ) -> tuple[int, ...]:
         """How the cores share a region of a value that a layer makes: in the fastest way along some axes for
-        all operators of the layer that make as much."""
+        all operators of the layer that make as much; in equal parts, which is (), where the value is a later
+        result of one that makes something else first."""
         makers = [n for n in nodes if n.output.shape == value.shape]
-        return fastest_binding(self.works, makers, region, self.num_cores, axes)
+        return fastest_binding(self.works, makers, region, self.num_cores, axes) if makers else ()
 
     def schedule(self, plan: NestPlan) -> tuple[Schedule, NestPlan, Sequence[int]]:
         """A plan as a schedule without a cost, with its kernels in the order of the schedule, and their
