@@ -379,3 +379,23 @@ def test_an_interrupted_proof_keeps_its_bound() -> None:
     )
     assert 0 < interrupted.bound.value == ended.bound.value < interrupted.cost
     assert not interrupted.is_closed
+
+
+def test_what_is_proven_when_larger_sets_are_half_listed_is_of_the_space_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proof_module, "_FEW_LAYERS", 1)
+    case = Case("siblings", "v100")
+    case.pricer.add(case.moves.fused(sum(case.masks)))
+    everything, num_listed = (1 << len(case.masks)) - 1, itertools.count(1)
+
+    def ending(layers: int) -> Iterator[int]:
+        if layers == everything and next(num_listed) == 2:
+            raise SearchEnded
+        return bits(layers)
+
+    monkeypatch.setattr(proof_module, "bits", ending)
+    proof = case.proof()
+    assert proof.largest.most_layers == 1
+    assert proof.closed is not None
+    assert isclose(least_of(case, proof.closed), proof.bound.value, rel_tol=1e-12)

@@ -292,14 +292,19 @@ class _Proving:
         space = self.graph.space(self.ideals, most_layers, MOST_PAIRS, self.is_due)
         if space is None:
             return False
-        self.space = space
         known: dict[Mask, Mask] = {}
         for nodes in self.pricer.sets:
             layers = self.graph.layers_of(nodes)
             if layers is not None:
                 known[layers] = nodes
-        self.sets = [*space.least_ns, *(layers for layers in known if layers not in space.least_ns)]
-        number = {layers: i for i, layers in enumerate(self.sets)}
+        sets = [*space.least_ns, *(layers for layers in known if layers not in space.least_ns)]
+        number = {layers: i for i, layers in enumerate(sets)}
+        table = self._transitions(space, number, sets[len(space.least_ns) :])
+        # Where an interrupt comes before this, what was listed last holds; within it, nothing is stated.
+        level, self.level = self.level, None
+        self.space, self.sets = space, sets
+        self._targets, self._sources, self._of_sets = table[:, 0], table[:, 1], table[:, 2]
+        self._firsts = np.searchsorted(self._targets, np.arange(len(space.ideals) + 1))
         self.sizes = np.array([layers.bit_count() for layers in self.sets])
         self.least_ns = np.array([space.least_ns.get(layers, inf) for layers in self.sets])
         self.laned_ns = np.array([space.laned_ns.get(layers, inf) for layers in self.sets])
@@ -316,14 +321,15 @@ class _Proving:
                 self.least_ns[place] = inf
             if self.moves.was_laned(plain):
                 self.laned_ns[place] = inf
-        self._connect(space, number, len(space.least_ns))
+        self.level = level
         return True
 
-    def _connect(self, space: IdealSpace, number: dict[Mask, int], num_listed: int) -> None:
-        """Note transitions."""
+    def _transitions(self, space: IdealSpace, number: dict[Mask, int], others: Sequence[Mask]) -> Array:
+        """Target, source and set of each transition, in this order: of the space and by `others`."""
         listed = [(t.target, t.source, number[t.layers]) for t in space.transitions]
         place = {ideal: i for i, ideal in enumerate(space.ideals)}
-        for layers in self.sets[num_listed:]:
+        for layers in others:
+            checkpoint()
             before = 0
             for layer in bits(layers):
                 before |= self.graph.predecessors[layer]
@@ -333,9 +339,7 @@ class _Proving:
                 if not before & ~ideal and not ideal & layers and target is not None:
                     listed.append((target, source, number[layers]))
         listed.sort()
-        table = np.array(listed, np.int64).reshape(-1, 3)
-        self._targets, self._sources, self._of_sets = table[:, 0], table[:, 1], table[:, 2]
-        self._firsts = np.searchsorted(self._targets, np.arange(len(space.ideals) + 1))
+        return np.array(listed, np.int64).reshape(-1, 3)
 
     def _lengths(self, level: _Level) -> Array:
         """What each set takes at least in a space."""
