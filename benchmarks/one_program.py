@@ -28,10 +28,11 @@ from tilewright.api import load
 from tilewright.compiler import plan_optimised
 from tilewright.options import Options
 from tilewright.passes import run_passes
-from tilewright.planning import Budget
+from tilewright.planning import UNLIMITED, Budget
+from tilewright.progress import ending_with
 from tilewright.target_ref import TargetRef
 from tilewright.targets.npu.backend import NpuBackend
-from tilewright.targets.npu.box_bound import begins_whole, box_bound, is_in_space
+from tilewright.targets.npu.box_bound import begins_whole, bound_in_time, is_in_space
 
 MACHINES = "stcp920,ipu-mk2"
 
@@ -105,22 +106,13 @@ def measured(cell: str, budget: str, bound_seconds: float) -> dict[str, Any]:
     }
     if program.graph is graph:
         begun_s = time.process_time()
-        half_s, whole_s = begun_s + bound_seconds / 2, begun_s + bound_seconds
-        bound = box_bound(
-            backend.works,
-            graph,
-            backend.analysis.maps,
-            backend.machine,
-            converts=backend.types.keeps_border,
-            is_late=lambda: time.process_time() > half_s,
-            is_over=lambda: time.process_time() > whole_s,
-            is_boxed=is_in_space(plan, backend.works),
-            begins_whole=begins_whole(plan),
-        )
+        meter = Budget(UNLIMITED, deadline_s=bound_seconds).start(time.process_time)
+        with ending_with(meter):
+            bound = bound_in_time(plan, backend.works, graph, meter)
         row |= {
             "is_boxed": is_in_space(plan, backend.works),
             "begins_whole": begins_whole(plan),
-            "box_bound_ns": bound.value,
+            "box_bound_ns": None if bound is None else bound.value,
             "bound_s": time.process_time() - begun_s,
         }
     return row

@@ -55,19 +55,26 @@ def ending_with(search: Search) -> Iterator[None]:
 
 
 class _Ended:
-    """A search that has ended: an interrupt is noted, and ends nothing that its answer needs."""
+    """A search that has ended: an interrupt is noted, and ends of what follows only what may be dropped."""
 
-    ends_here = False
+    def __init__(self, search: Search | None, behind: Search | None) -> None:
+        self._search, self._behind = search, behind
 
-    def __init__(self, search: Search) -> None:
-        self.interrupt = search.interrupt
+    @property
+    def ends_here(self) -> bool:
+        return self._behind is not None and self._behind.ends_here
+
+    def interrupt(self) -> bool:
+        """Noted by both."""
+        asked = [search.interrupt() for search in (self._search, self._behind) if search is not None]
+        return any(asked)
 
 
 @contextlib.contextmanager
-def after_the_end() -> Iterator[None]:
-    """Work that the answer of a search needs, which has ended."""
-    search = _searching.get()
-    token = _searching.set(None if search is None else _Ended(search))
+def after_the_end(behind: Search | None = None) -> Iterator[None]:
+    """Work that the answer of a search needs, which has ended; what may be dropped of it ends with the one
+    `behind` it."""
+    token = _searching.set(_Ended(_searching.get(), behind))
     try:
         yield
     finally:

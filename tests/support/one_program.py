@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
 from tilewright.targets.npu.backend import NpuBackend
-from tilewright.targets.npu.box_bound import begins_whole, box_bound, is_in_space
+from tilewright.targets.npu.box_bound import begins_whole, box_bounds, is_in_space
 from tilewright.targets.npu.nest_judge import NestJudge
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import ports_of
@@ -255,14 +256,18 @@ def bound_of_boxes(
     backend: NpuBackend, *, begins: bool, is_mapped: bool = True, is_boxed: bool = True
 ) -> Bound:
     """The bound of plans whose layers are cut into boxes, or anyhow, and whose steps begin as a whole if
-    asked for; boxes are mapped, or count with the tiles that they fill."""
-    return box_bound(
-        backend.works,
-        backend.graph,
-        backend.analysis.maps,
-        backend.machine,
-        converts=backend.types.keeps_border,
-        is_late=lambda: not is_mapped,
-        is_boxed=is_boxed,
-        begins_whole=begins,
+    asked for; boxes are mapped, or some of them, while others count with the tiles that they fill, or layers
+    as a whole."""
+    is_late = itertools.cycle((False, True, True))
+    *_, bound = sorted(
+        box_bounds(
+            backend.works,
+            backend.graph,
+            backend.analysis.maps,
+            is_late=lambda: not is_mapped and next(is_late),
+            is_boxed=is_boxed,
+            begins_whole=lambda: begins,
+        ),
+        key=lambda bound: bound.value,
     )
+    return bound

@@ -13,12 +13,16 @@ import pytest
 from tests.support.graphs import GraphBuilder
 
 from tilewright.compiler import plan_optimised
+from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.partition import check_partition
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.planning.portfolio import PLAIN_RECIPE
+from tilewright.progress import ending_with
 from tilewright.target_ref import TargetRef
+from tilewright.targets.npu.box_bound import bound_in_time
+from tilewright.targets.npu.target import NpuTarget
 
 CALL_S = 1e-6
 """Of the clock; a call of Python takes less, with all that is between it and the next one."""
@@ -86,3 +90,30 @@ def test_a_deadline_ends_a_search_that_has_a_plan(
     assert first.program.recipe.partition == PLAIN_RECIPE.partition
     assert first.attempts[0].what == str(first.program.recipe)
     assert (planned.num_untried > 0) or took_s < deadline_s
+
+
+def test_a_bound_that_is_not_there_in_time_is_left_out(calls: Calls) -> None:
+    """Boxes, barriers, receptive fields and moments: each looks at the clock."""
+    b = GraphBuilder()
+    x = b.conv(b.input(1, 4, 8, 8), 8)
+    pooled = b.op("GlobalAveragePool", x, shape=(1, 8, 1, 1))
+    x = b.conv(b.op("Mul", x, b.op("Sigmoid", b.conv(pooled, 8))), 12)
+    graph = b.finish(x)
+    target = NpuTarget(load_preset("stcp920"))
+    backend = target.backend(graph, Options())
+    planned = plan_optimised(graph, Options(target=TargetRef.parse("stcp920")), portfolio=Budget(1))
+    plan = backend.plan(planned.program.schedule, planned.program.recipe)
+
+    def bound_ns(deadline_s: float | None) -> tuple[float, float]:
+        works = target.backend(graph, Options()).works  # which know nothing yet
+        meter = Budget(UNLIMITED, deadline_s).start()
+        first_s = calls()
+        with ending_with(meter):
+            bound = bound_in_time(plan, works, graph, meter)
+        return 0.0 if bound is None else bound.value, calls() - first_s
+
+    highest_ns, whole_s = bound_ns(None)
+    for share in (0.1, 0.5):
+        found_ns, took_s = bound_ns(share * whole_s)
+        assert took_s <= (share + 0.1) * whole_s
+        assert found_ns < highest_ns or share == 0.5

@@ -23,6 +23,7 @@ from tilewright.ir.nest import Access, Affine, Index, Lookup, Nest, Opaque
 from tilewright.ir.ops.registry import describe
 from tilewright.ir.region import Region
 from tilewright.ir.shapes import equal_product_groups
+from tilewright.progress import checkpoint
 
 Sets = np.ndarray[Any, np.dtype[np.bool_]]
 """A set of indices along an axis, or one for each index along another axis, or one for all of these."""
@@ -123,6 +124,7 @@ def _needing_all(of: Field, shape: Sequence[int]) -> Field:
 def _through(nest: Nest, read: Access, of: Field, *, in_parts: bool) -> Field | None:
     """What elements need that a nest writes, by way of one read of a part of an operand, which may come in
     parts; None if no element is known to read any of that."""
+    checkpoint()
     if read.view is not None:
         reshaped = _reshaped(of, read.operand.shape, read.view)
         if reshaped is None:
@@ -176,7 +178,7 @@ def _composed(of: Field, windows: Sequence[_Window | None], part: Sequence[Sets]
             found.append(_in_common(sets, of.part[own]))
         else:
             axes.append(window.axis)
-            found.append(window.sets @ sets)
+            found.append(_unions(window.sets, sets))
     deciding = [w.axis for w in windows if w is not None and w.axis is not None]
     reads_all = len(set(deciding)) == len(deciding) and all(
         w is not None and _union(w.sets if w.axis is None else w.sets[part[w.axis]])[inside].all()
@@ -283,6 +285,18 @@ def _in_common(sets: Sets, part: Sets) -> Sets:
     return found
 
 
+def _unions(windows: Sets, sets: Sets) -> Sets:
+    """For each window the union of the sets of all places in it, eight indices at once."""
+    counts = windows.sum(1)
+    own = np.flatnonzero(counts)
+    found = np.zeros((len(windows), sets.shape[1]), bool)
+    if len(own):
+        packed = np.packbits(sets, axis=1)[np.nonzero(windows)[1]]
+        joined = np.bitwise_or.reduceat(packed, (counts.cumsum() - counts)[own], axis=0)
+        found[own] = np.unpackbits(joined, axis=1, count=sets.shape[1])
+    return found
+
+
 def _union(sets: Sets) -> Sets:
     found: Sets = np.logical_or.reduce(sets, axis=0)
     return found
@@ -329,6 +343,7 @@ def needed_elements(nodes: Sequence[Node], wanted: Mapping[Value, Region]) -> di
         for value, region in wanted.items()
     }
     for node in reversed(nodes):
+        checkpoint()
         made = {("output", n): found[v] for n, v in enumerate(node.outputs) if v is not None and v in found}
         if not made:
             continue

@@ -50,7 +50,7 @@ from tilewright.targets.base import (
     Searches,
     Target,
 )
-from tilewright.targets.npu.box_bound import begins_whole, box_bound, is_in_space
+from tilewright.targets.npu.box_bound import bound_in_time
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
@@ -293,28 +293,16 @@ class NpuBackend(Backend):
         if not is_joint or self.runs_lanes:  # kernels that are launched have bounds of their own
             return found
         most_s = None if budget.deadline_s is None else _SHARE_OF_BOUND * budget.deadline_s
-        with after_the_end():
-            half_s = None if most_s is None else most_s / 2
-            meters = (Budget(UNLIMITED, deadline_s=s).start() for s in (half_s, most_s))
-            program = self._bounded(found.program, *meters)
-        return replace(found, program=program)
+        meter = Budget(UNLIMITED, deadline_s=most_s).start(is_interruptible=True)
+        with after_the_end(meter):
+            return replace(found, program=self._bounded(found.program, meter))
 
-    def _bounded(self, program: Program, mapping: Meter, meter: Meter) -> Program:
-        """A program with the bound of plans whose layers are computed in grids of boxes, or whose work waits
-        as in this one, if that is higher. Boxes are mapped, and waits looked at, as long as meters say."""
+    def _bounded(self, program: Program, meter: Meter) -> Program:
+        """A program with the highest bound that is there in time of plans whose layers are computed in grids
+        of boxes, or whose work waits as in this one, if it is higher."""
         plan, quality = self.plan(program.schedule, program.recipe), program.schedule.quality
-        bound = box_bound(
-            self.works,
-            self.graph,
-            self.analysis.maps,
-            self.machine,
-            converts=self.types.keeps_border,
-            is_late=lambda: mapping.is_over,
-            is_over=lambda: meter.is_over,
-            is_boxed=is_in_space(plan, self.works),
-            begins_whole=begins_whole(plan),
-        )
-        if bound.value <= quality.highest.value:
+        bound = bound_in_time(plan, self.works, self.graph, meter)
+        if bound is None or bound.value <= quality.highest.value:
             return program
         cut_off = quality.status is Status.CUT_OFF
         quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)
@@ -561,7 +549,7 @@ def _late(memory: Spec) -> str:
     return MEMORY_PLANNERS.canonical(str(Spec(memory.name, tuple(options.items()))))
 
 
-_SHARE_OF_BOUND = 0.05
+_SHARE_OF_BOUND = 0.04
 """Of the time of a search, at most, for the bound of its plan behind it."""
 _FEW_INSTANCES, _BUSY = 2, 0.9
 """Programs on groups of cores are tried where subgraphs have fewer instances, the busiest unit less work."""

@@ -11,21 +11,21 @@ Besides, what units have to do waits for other work, and for the network's input
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from tilewright.hardware.machine import Machine
 from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, kernel_structure, value_regions
 from tilewright.ir.receptive import needed_elements
 from tilewright.ir.region import Region, full_region, volume
-from tilewright.planning import Bound, Rule
-from tilewright.progress import checkpoint
+from tilewright.planning import Bound, Meter, Rule
+from tilewright.progress import checkpoint, interrupt_search
 from tilewright.schedule.binding import extents
 from tilewright.schedule.space import SCHEDULES, WITHOUT_MERGES
 from tilewright.targets.npu.node_work import has_products
@@ -50,46 +50,63 @@ _MOST_BOXES = 64
 """Sizes of boxes of a layer along two axes; with more it is cut along one."""
 
 
-def box_bound(
+def box_bounds(
     works: Works,
     graph: Graph,
     maps: RegionMaps,
-    machine: Machine,
     *,
-    converts: bool,
     is_late: Callable[[], bool] = lambda: False,
-    is_over: Callable[[], bool] = lambda: False,
     is_boxed: bool = True,
-    begins_whole: bool = False,
-) -> Bound:
-    """Nanoseconds that any plan of `SPACE` takes at least, of `ONE_PROGRAM` where layers are not `is_boxed`;
-    of those that keep to `BEGINS_WHOLE` if asked for. Inputs come in the file's types where the machine
-    `converts` them. When it `is_late`, boxes that are not mapped yet count with the tiles that they fill, and
-    when it `is_over` no more waits count: lower bounds, too. O(sizes of boxes of layers of different
-    structure)."""
+    begins_whole: Callable[[], bool] = lambda: False,
+) -> Iterator[Bound]:
+    """Nanoseconds that any plan of `SPACE` takes at least, of `ONE_PROGRAM` where layers are not `is_boxed`,
+    then those with more waits, and with those of plans that keep to `BEGINS_WHOLE` if asked for: all of them
+    hold. Inputs come in the file's types where the machine converts them. When it `is_late`, boxes that are
+    not mapped yet count with the tiles that they fill, and layers that are not cut yet as a whole: lower
+    bounds, too. O(sizes of boxes of layers of different structure)."""
     wanted = {value: full_region(value.shape) for value in graph.outputs}
     regions = value_regions(graph.nodes, wanted, maps)
-    boxes = _Boxes(works, machine, regions, is_late, is_boxed=is_boxed)
-    waits = Waits(
-        graph, regions, needed_elements(graph.nodes, wanted), maps, boxes.least, boxes.part, is_over
-    )
+    boxes = _Boxes(works, regions, is_late, is_boxed=is_boxed)
+    waits = Waits(graph, regions, needed_elements(graph.nodes, wanted), maps, boxes.least, boxes.part)
     rate = works.ports.main_bytes_per_s
     elements_s = {
-        v: (v.dtype if converts else works.types.stored(v.dtype)).size_bytes / rate
+        v: (v.dtype if works.types.keeps_border else works.types.stored(v.dtype)).size_bytes / rate
         for v in graph.inputs
         if v in regions
     }
-    seconds = waits.barriers_s(elements_s)
-    if begins_whole:
-        arrivals_s = (waits.arrivals_s(v, element_s) for v, element_s in elements_s.items())
-        seconds = max(seconds, *arrivals_s, 0.0)
-    launch_ns = machine.overheads.kernel_launch_ns
+    launch_ns = works.machine.overheads.kernel_launch_ns
     space = SPACE if is_boxed else ONE_PROGRAM
-    if begins_whole:
+    why = "least work of boxes" if is_boxed else "least work and waits"
+    for seconds in waits.barriers_s(elements_s):
+        yield Bound(launch_ns + seconds * 1e9, space, why)
+    if begins_whole():
         space = space.keeping(BEGINS_WHOLE)
-    return Bound(
-        launch_ns + seconds * 1e9, space, "least work of boxes" if is_boxed else "least work and waits"
-    )
+        for value, element_s in elements_s.items():
+            for seconds in waits.arrivals_s(value, element_s):
+                yield Bound(launch_ns + seconds * 1e9, space, why)
+
+
+def bound_in_time(plan: SimulatedPlan, works: Works, graph: Graph, meter: Meter) -> Bound | None:
+    """The highest of the bounds of all plans that keep to what this one does, as far as they are there when
+    the meter is over, or the user interrupts; None: none is. Half of the time is for mappings."""
+    half_s = 0.0 if meter.left_s is None else meter.left_s / 2
+    best: Bound | None = None
+    with meter.ending_early():
+        try:
+            for bound in box_bounds(
+                works,
+                graph,
+                plan.instances.maps,
+                is_late=lambda: (meter.left_s or inf) < half_s,
+                is_boxed=is_in_space(plan, works),
+                begins_whole=lambda: begins_whole(plan),
+            ):
+                if best is None or bound.value > best.value:
+                    best = bound
+        except KeyboardInterrupt:  # the search before ends, too, and its answer stands
+            if not interrupt_search():
+                raise
+    return best
 
 
 def begins_whole(plan: SimulatedPlan) -> bool:
@@ -100,6 +117,7 @@ def begins_whole(plan: SimulatedPlan) -> bool:
     steps = plan.simulation.steps
     decided = deciding_axes(plan.partition.graph)
     for step, lowered in zip(plan.scopes.steps, steps, strict=True):
+        checkpoint()
         multiplying = [node.output for node in step.operators if has_products(node)]
         num_tiles, axis = lowered.tiling.num_tiles, lowered.tiling.axis
         is_cut = any(axis is None or axis in decided.get(value, ()) for value in multiplying)
@@ -136,6 +154,7 @@ def is_in_space(plan: SimulatedPlan, works: Works) -> bool:
     graph, maps = plan.partition.graph, plan.instances.maps
     regions = value_regions(graph.nodes, {v: full_region(v.shape) for v in graph.outputs}, maps)
     for step, lowered in zip(plan.scopes.steps, plan.simulation.steps, strict=True):
+        checkpoint()
         if lowered.tiling.is_mapped or (lowered.group and 1 / lowered.group.share not in _SHARES):
             return False
         made = {plan.scopes.buffers[i].value: plan.scopes.buffers[i].region for i in step.writes}
@@ -168,13 +187,12 @@ class _Boxes:
     def __init__(
         self,
         works: Works,
-        machine: Machine,
         regions: Mapping[Value, Region],
         is_late: Callable[[], bool],
         *,
         is_boxed: bool,
     ) -> None:
-        self.works, self.machine, self.regions, self.is_late = works, machine, regions, is_late
+        self.works, self.regions, self.is_late = works, regions, is_late
         self.is_boxed = is_boxed
         self.known: dict[Hashable, dict[int, Mapping[str, float]]] = {}
         self.covers: dict[Hashable, Sequence[_Cover]] = {}
@@ -190,7 +208,7 @@ class _Boxes:
         if num_elements not in known:
             is_whole = num_elements == volume(region)
             works = [*self.works.at_least(node, region)] if is_whole else self._shared(node, num_elements)
-            if works and self._is_cut(node):
+            if works and self._is_cut(node) and (key in self.covers or not self.is_late()):
                 seconds = min(cover.least_of(num_elements) for cover in self._covers(key, node, region))
                 works[0] = replace(works[0], seconds=seconds)
             known[num_elements] = _summed(works)
@@ -207,7 +225,7 @@ class _Boxes:
         return [replace(w, seconds=w.seconds * share) for w in self.works.of(node, region, None)]
 
     def _is_cut(self, node: Node) -> bool:
-        return self.is_boxed and has_products(node) and self.machine.threads is None
+        return self.is_boxed and has_products(node) and self.works.machine.threads is None
 
     def _covers(self, key: Hashable, node: Node, region: Region) -> Sequence[_Cover]:
         """All ways to cut a region. Boxes count with the tiles that they fill until a least cover of all of
@@ -223,7 +241,8 @@ class _Boxes:
     def of_box(self, node: Node, box: Region) -> float:
         """Seconds of the unit that multiplies for a box on the group of cores that has least to do, as all
         cores' work."""
-        num_cores, works = self.machine.num_cores_per_cluster, self.works
+        works = self.works
+        num_cores = works.machine.num_cores_per_cluster
         return min(
             works.of(node, box, works.fewest_cores(node, box, num_cores // share))[0].seconds / share
             for share in _SHARES
@@ -240,6 +259,7 @@ class _Cover:
         self.table = np.zeros(shape)
         self.is_mapped = np.zeros(shape, bool)
         for place in np.ndindex(shape):
+            checkpoint()
             self.table[place] = boxes.works.at_least(node, self._box(place))[0].seconds
         self.least, self.used = _cover(self.table)
 
@@ -264,9 +284,11 @@ class _Cover:
         return tuple(box)
 
     def refine(self) -> bool:
-        """Map the boxes of the least cover; False if they are."""
+        """Map the boxes of the least cover as long as there is time; False if they are."""
         found = [place for place in self.used if not self.is_mapped[place]]
         for place in found:
+            if self.boxes.is_late():
+                break
             checkpoint()
             seconds = self.boxes.of_box(self.node, self._box(place))
             self.table[place] = max(self.table[place], seconds)

@@ -35,7 +35,7 @@ _NUM_MOMENTS = 24
 class Waits:
     """The waits of one graph, of whose values `regions` are computed, and `needed` at least. `least` says
     what units take at least for all boxes that hold any so many elements of a node's result, `part` for
-    these elements alone. When it `is_over`, no more waits are looked at."""
+    these elements alone."""
 
     def __init__(
         self,
@@ -45,23 +45,20 @@ class Waits:
         maps: RegionMaps,
         least: Callable[[Node, int], Seconds],
         part: Callable[[Node, int], Seconds],
-        is_over: Callable[[], bool],
     ) -> None:
         self.graph, self.regions, self.maps = graph, regions, maps
         self.needed = needed
         self.counts = {value: num_elements(part) for value, part in needed.items()}
-        self.least, self.part, self.is_over = least, part, is_over
+        self.least, self.part = least, part
         self.nodes = [node for node in graph.nodes if node.output in regions]
 
-    def barriers_s(self, elements_s: Mapping[Value, float]) -> float:
-        """Seconds for all of the graph, with the waits at barriers; elements of inputs take so long each."""
+    def barriers_s(self, elements_s: Mapping[Value, float]) -> Iterator[float]:
+        """Seconds for all of the graph, without waits and then with those at each barrier; elements of inputs
+        take so long each."""
         whole_s = busiest(map(self._whole, self.nodes))
-        found = max(whole_s, sum(self.counts.get(v, 0) * s for v, s in elements_s.items()))
+        yield max(whole_s, sum(self.counts.get(v, 0) * s for v, s in elements_s.items()))
         ends: list[tuple[float, frozenset[Node]]] = []  # of barriers: when they end, and what begins then
         for barrier in self._barriers():
-            checkpoint()
-            if self.is_over():
-                break
             before = needed_elements(self.graph.nodes, {barrier: self.regions[barrier]})
             made = [n for n in self.nodes if n.output in before]
             end_s = busiest(self._made(n, before) for n in made)
@@ -70,9 +67,8 @@ class Waits:
             for earlier_s, begins in ends:
                 end_s = max(end_s, earlier_s + busiest(self._made(n, before) for n in made if n in begins))
             behind = self._behind(barrier)
-            found = max(found, end_s + busiest(self._whole(n) for n in self.nodes if n in behind))
+            yield end_s + busiest(self._whole(n) for n in self.nodes if n in behind)
             ends.append((end_s, behind))
-        return found
 
     def _whole(self, node: Node) -> Seconds:
         return self.least(node, self.counts.get(node.output, 0))
@@ -110,11 +106,11 @@ class Waits:
             and any(_needs_all(of, needed) for of in fields.get(node.output, ()))
         )
 
-    def arrivals_s(self, source: Value, element_s: float) -> float:
+    def arrivals_s(self, source: Value, element_s: float) -> Iterator[float]:
         """Seconds from when an input begins to come, `element_s` for each element, until all is computed that
-        needs it."""
-        if self.is_over() or source not in self.needed:
-            return 0.0
+        needs it, as some moment in between shows."""
+        if source not in self.needed:
+            return
         lines = Lines()
         fields = receptive_fields(self.graph, source, in_parts=True)
         waiting = [
@@ -123,14 +119,10 @@ class Waits:
             if node.output in fields
         ]
         needed = self.counts[source]
-        found = 0.0
         for num_missing in dict.fromkeys(np.geomspace(1, max(1, needed), _NUM_MOMENTS).astype(int).tolist()):
             checkpoint()
-            if self.is_over():
-                break
             left = (self._left(node, source, parts, num_missing) for node, parts in waiting)
-            found = max(found, (needed - num_missing) * element_s + busiest(left))
-        return found
+            yield (needed - num_missing) * element_s + busiest(left)
 
     def _left(self, node: Node, source: Value, parts: Iterable[Waiting], num_missing: int) -> Seconds:
         """What of a node cannot be begun yet. Of elements that wait along all axes but the input's, whole
