@@ -16,7 +16,7 @@ from tilewright.joint.launched.frozen import Frozen
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.path_bound import path_bound
 from tilewright.joint.launched.pricer import LaunchedPricer
-from tilewright.joint.launched.proof import Proof
+from tilewright.joint.launched.proof import SMALL_BLOCKS, Proof
 from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.joint.launched.windows import Joiner, WindowedPlan, one_by_one
@@ -60,6 +60,8 @@ others, and for these where none vary it; for blocks of the graph, for kernels, 
 each other graph."""
 _SHARE_OF_LARGE, _SHARE_OF_JOINING = 0.95, 0.95
 """Of the time that is left, for the first plans of a large network; of that, for layers that are joined."""
+_SHARE_OF_SMALL, _SHARE_BEFORE_JUDGED = 0.6, 0.7
+"""Of the time that is left, for the best plan of small blocks; of that, before it is simulated as a whole."""
 _SHARE_BEFORE_PROOF = 0.9
 """Of the time of the search, for all but the proof of its plan."""
 _SHARE_OF_TRIALS = 0.5
@@ -108,6 +110,7 @@ class _Found:
     def searches(self) -> Iterator[tuple[Callable[[Meter], None], float]]:
         """What may find a better plan, by turns, and shares of the time that is left then. Joint tilings are
         of whole kernels, as methods cut them, so that these come before blocks even where slices are best."""
+        yield self.prove_small, _SHARE_OF_SMALL
         is_varied = self.planner.varies(self.best.recipe)
         if is_varied:
             yield self.try_nearest, _SHARE_OF_NEAREST
@@ -115,6 +118,12 @@ class _Found:
         yield self.search_blocks, _SHARE_OF_BLOCKS
         if is_varied or any(split.num_instances > 1 for split in self.best.plan.schedule.splits):
             yield self.search_kernels, _SHARE_OF_KERNELS
+
+    def prove_small(self, meter: Meter) -> None:
+        """Take the best plan of small blocks, of which a proof prices few: what it knows by then is known to
+        the proof of the final plan, too."""
+        if not (meter.is_over or self.planner.is_large):
+            self.best = self.blocks.of_small(self.best, meter)
 
     def try_nearest(self, meter: Meter) -> None:
         """Try recipes that vary the best one."""
@@ -334,6 +343,13 @@ class _Blocks:
                 judged(search.best)  # the best plan of all that leaves what is frozen
             if not self._is_staged:
                 search.run(judged)
+        return judged.best
+
+    def of_small(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The better of a plan and what the first steps of its proof find."""
+        judged = _Judged(self, best)
+        with meter.ending_early():
+            self._search(meter).prove(judged, _SHARE_BEFORE_JUDGED, SMALL_BLOCKS)
         return judged.best
 
     def proven(self, best: Best[Program], meter: Meter) -> Best[Program]:

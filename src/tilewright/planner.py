@@ -528,7 +528,7 @@ class Planner:
     def _new_partition(self, name: str) -> Partition:
         problem = self.backend.partition_problem
         with PARTITIONERS.using(name) as partitioner:
-            solution = partitioner.solve(problem, self.options.search_budget)
+            solution = partitioner.solve(problem, self._partition_budget())
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
         # Where whole schedules are priced, what a partition costs kernel by kernel may decide nothing.
@@ -598,6 +598,16 @@ class Planner:
             ),
         )
 
+    def _partition_budget(self) -> Budget:
+        """What one partitioner may spend: of a joint plan within limited time no more than half of what is
+        left, so that what it has by then is scheduled."""
+        budget = self.options.search_budget
+        is_joint = self.options.plan == "joint" and self.backend.launched_parts is not None
+        left_s = self.portfolio.left_s if is_joint and self.portfolio is not None else None
+        if left_s is None:
+            return budget
+        return replace(budget, deadline_s=max(_SHARE_OF_PARTITION * left_s, _LEAST_S))
+
     def _schedule_budget(self, share: float | None) -> Budget:
         """What one scheduler may spend: where measurements choose kernels, it leaves time for them; where
         plans are compared, for the others."""
@@ -659,6 +669,8 @@ def _completed(asked: Recipe, default: Recipe) -> Recipe:
 _SHARE_BEFORE = 0.4
 _SHARE_BESIDE = 0.15
 """Of what is left of a budget, for a schedule that was asked for, and for one that is only compared."""
+_SHARE_OF_PARTITION = 0.5
+"""Of the time that is left to a recipe of a joint plan, for its partition."""
 _SHARE_OF_SEEDS = 0.6
 """Of the time of a joint plan, for the plans whose blocks it combines."""
 _SHARE_OF_SEED = 0.05

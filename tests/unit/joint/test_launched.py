@@ -27,7 +27,7 @@ from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.joint.launched.splitting import parts_of_sums
 from tilewright.options import Options
 from tilewright.planner import LEFT_OPEN, Planner, cost_of, machine_of
-from tilewright.planning import Budget, Provenance
+from tilewright.planning import Budget, Provenance, Status
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, checkpoint, interrupt_search
@@ -287,6 +287,15 @@ def test_with_a_deadline_layers_one_by_one_come_first_and_may_fail(monkeypatch: 
     assert (asked[0].partition, asked[0].schedule) == (PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule)
     assert best.recipe == asked[-1] != asked[0]
     assert best.attempts[0].error == "too large in layers one by one"
+
+
+def test_a_partition_whose_time_ends_is_scheduled_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = planner_of(deep_and_small(), "v100")
+    planner.options = replace(planner.options, plan="joint")
+    monkeypatch.setattr("tilewright.planner._LEAST_S", 1e-12)
+    planner.portfolio = Budget(deadline_s=1e-9).start()
+    cut_off = planner.program(Recipe("pcgc", "sequential", "longest-liveness"))
+    assert cut_off.partition.quality.status is Status.CUT_OFF
 
 
 def test_a_first_plan_waits_for_no_search_of_mappings(

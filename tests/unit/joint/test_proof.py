@@ -35,6 +35,7 @@ from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import (
     IN_ORDER,
+    SMALL_BLOCKS,
     WHOLE_LAYERS,
     WITH_LANES,
     WITHOUT_LANES,
@@ -42,8 +43,9 @@ from tilewright.joint.launched.proof import (
     Proof,
     prove,
 )
-from tilewright.joint_plan import _with_bounds
+from tilewright.joint_plan import _Found, _with_bounds
 from tilewright.options import Options
+from tilewright.planner import LEFT_OPEN, cost_of
 from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Status
 from tilewright.planning.portfolio import Best, Recipe
 from tilewright.progress import SearchEnded
@@ -127,7 +129,9 @@ class Case:
         laned = Moves(self.pricer, 4).laned(kernel, Budget(UNLIMITED).start())
         return [kernel] if laned is None else [kernel, laned]
 
-    def proof(self, *, most_priced: float = inf, is_interrupted: bool = False) -> Proof:
+    def proof(
+        self, *, most_priced: float = inf, most_layers: int = UNLIMITED, is_interrupted: bool = False
+    ) -> Proof:
         layers = [Content.of_kernel([layer]) for layer in self.layers]
         cost = sum(map(self.pricer.cost, layers))
         for content in layers:
@@ -148,6 +152,7 @@ class Case:
             Budget(UNLIMITED).start(),
             is_due,
             lambda contents, cost: None,
+            most_layers,
         )
         assert found is not None
         return found
@@ -265,9 +270,10 @@ def test_each_bound_is_that_of_its_space(
     if is_in_order:
         monkeypatch.setattr(proof_module, "MOST_IDEALS", 0)
     num_closed = 0
-    for most_priced in (1, 4, 8, inf):
+    for most_priced, most_layers in ((1, 99), (4, 99), (8, 99), (inf, 2), (inf, 99)):
         case = Case(name, machine)
-        proof = case.proof(most_priced=most_priced)
+        proof = case.proof(most_priced=most_priced, most_layers=most_layers)
+        assert proof.largest.most_layers <= most_layers
         assert least_of(case, proof.largest) >= proof.bound.value * (1 - 1e-12)
         if proof.closed is not None:
             num_closed += 1
@@ -284,6 +290,16 @@ def test_sets_without_work_or_with_parts_between_no_ideals_have_bounds(
     case = Case(name, "v100")
     proof = case.proof(most_priced=4)
     assert 0 < proof.bound.value <= least_of(case, proof.largest) * (1 + 1e-12)
+
+
+def test_the_best_plan_of_small_blocks_needs_no_other_recipe() -> None:
+    case = Case("diamond", "v100")
+    case.planner.options = replace(case.planner.options, plan="joint")
+    best = case.planner.best(LEFT_OPEN, Budget(1))
+    found = _Found(case.planner, best, None)
+    found.prove_small(Budget(UNLIMITED).start())
+    assert found.cost < cost_of(best.plan)
+    assert found.cost <= case.proof(most_layers=SMALL_BLOCKS).cost * (1 + 1e-9)
 
 
 def least_of(case: Case, space: Declared) -> float:

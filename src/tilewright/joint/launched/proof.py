@@ -23,7 +23,7 @@ from tilewright.joint.launched.ideals import IdealSpace, LayerGraph
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.partition.split import WHOLE
-from tilewright.planning import Bound, Meter, Rule, Space
+from tilewright.planning import UNLIMITED, Bound, Meter, Rule, Space
 from tilewright.planning.checking import HOW_TO_REPORT
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
@@ -45,6 +45,8 @@ MOST_IDEALS, MOST_PAIRS = 4000, 400_000
 """Ideals of a graph, and pairs of them, up to which a proof is tried."""
 _FEW_LAYERS = 4
 """Layers in a block of the first space, which is proven before spaces of twice as many."""
+SMALL_BLOCKS = 2 * _FEW_LAYERS
+"""Layers in a block of the spaces that are searched before anything that takes long."""
 _ROUNDING = 1e-9  # of costs that are sums of floats
 
 Array = np.ndarray[Any, Any]
@@ -139,8 +141,10 @@ def prove(
     meter: Meter,
     is_due: Callable[[], bool],
     publish: Callable[[tuple[Content, ...], float], None],
+    most_layers: int = UNLIMITED,
 ) -> Proof | None:
-    """The cheapest plan of the space that holds some blocks, as far as the budget goes; None: too large."""
+    """The cheapest plan of the space that holds some blocks, as far as the budget goes, and so far as blocks
+    that are not known have at most so many layers; None: too large."""
     graph = LayerGraph.of(
         pricer.numbered,
         moves.layers_cut_by([content.mask for content in best]),
@@ -156,7 +160,8 @@ def prove(
     rules = () if ideals is not None else (IN_ORDER,)
     if ideals is None:
         ideals = graph.along([graph.layers_of(content.mask) or 0 for content in best])
-    return _Proving(pricer, moves, graph, ideals, rules, meter, is_due, publish, best, cost).run()
+    proving = _Proving(pricer, moves, graph, ideals, rules, meter, is_due, publish, most_layers, best, cost)
+    return proving.run()
 
 
 class _Level(NamedTuple):
@@ -179,6 +184,7 @@ class _Proving:
     meter: Meter
     is_due: Callable[[], bool]
     publish: Callable[[tuple[Content, ...], float], None]
+    most_layers: int
     best: tuple[Content, ...]
     cost: float
     sets: list[Mask] = field(init=False, default_factory=list)
@@ -227,8 +233,12 @@ class _Proving:
         """Declared spaces, each of which holds the ones before."""
         most, num_layers = _FEW_LAYERS, len(self.graph.members)
         while most < num_layers:
+            if most > self.most_layers:
+                return
             yield _Level(most, has_lanes=False)
             most *= 2
+        if num_layers > self.most_layers:
+            return
         yield _Level(num_layers, has_lanes=False)
         if self.graph.has_lanes:
             yield _Level(num_layers, has_lanes=True)

@@ -114,9 +114,12 @@ class LaunchedSearch:
         tiled = (new for content in (*self.best, *joined) for new in tiler.tiled(content))
         return [content for content in tiled if self.pricer.add(content)]
 
-    def prove(self, publish: Callable[[Sequence[Content]], None], share: float) -> Proof | None:
+    def prove(
+        self, publish: Callable[[Sequence[Content]], None], share: float, most_layers: int = UNLIMITED
+    ) -> Proof | None:
         """The cheapest plan of a declared space that holds the best blocks, or a bound of its plans, for a
-        share of what is left of the budget; None: there are too many ideals, or the budget has ended."""
+        share of what is left of the budget; blocks that are not known have at most so many layers. None:
+        there are too many ideals, or the budget has ended."""
         if self._is_due():
             return None
 
@@ -125,7 +128,7 @@ class LaunchedSearch:
             publish(contents)
 
         is_due = self._due_after(share, MOST_PRICED)
-        return prove(self.pricer, self.moves, self.best, self.cost, self.meter, is_due, take)
+        return prove(self.pricer, self.moves, self.best, self.cost, self.meter, is_due, take, most_layers)
 
     def prove_frozen(self, frozen: Frozen, problem: ScheduleProblem) -> FrozenProof | None:
         """The cheapest plan that leaves what is frozen as it is; None where its blocks are too many to list,
