@@ -109,8 +109,10 @@ class _Found:
 
     def searches(self) -> Iterator[tuple[Callable[[Meter], None], float]]:
         """What may find a better plan, by turns, and shares of the time that is left then. Joint tilings are
-        of whole kernels, as methods cut them, so that these come before blocks even where slices are best."""
-        yield self.prove_small, _SHARE_OF_SMALL
+        of whole kernels, as methods cut them, so that these come before blocks even where slices are best. On
+        several cores most is gained by slices and lanes, which small blocks of a proof have not."""
+        if self.planner.backend.limits.num_cores == 1:
+            yield self.prove_small, _SHARE_OF_SMALL
         is_varied = self.planner.varies(self.best.recipe)
         if is_varied:
             yield self.try_nearest, _SHARE_OF_NEAREST
