@@ -121,6 +121,31 @@ class Chain:
             self.known[together] = hull_of(sides)
         return self.known[together]
 
+    def touched(self) -> list[int]:
+        """Elements of each part that are needed at least, without what strides jump over."""
+        sets: list[list[set[int]]] = []  # of each part the positions along its axes
+        for part in self.parts:
+            needs = [[set(range(*interval)) for interval in part.whole]]
+            if part.readers and not part.leaves:
+                needs = [self._touched_by(reader, part, sets) for reader in part.readers]
+            sets.append(max(needs, key=lambda sides: prod(map(len, sides))))
+        return [prod(map(len, sides)) for sides in sets]
+
+    def _touched_by(self, reader: Reader, part: ChainPart, made: list[list[set[int]]]) -> list[set[int]]:
+        sides = [set(range(*interval)) for interval in part.whole]
+        for moved, axis in reader.axes.items():
+            if reader.node is self.anchor:
+                dim = self.loops[moved]
+                reach = self.reaches.of_loop(self.anchor, reader.position, dim, axis)
+                positions = set(range(dim.extent))
+            else:
+                whole = self.parts[reader.part].whole
+                reach = self.reaches.of_axis(reader.node, reader.position, whole, moved, axis)
+                positions = made[reader.part][moved]
+            if reach.needs:
+                sides[axis] &= {x for at in positions for x in range(*reach.needs[at - reach.start])}
+        return sides
+
     def _reach(self, part: ChainPart, reader: Reader, loop: int) -> Reach:
         """What a reader needs of a part for each position along the axis that it computes in a loop."""
         if part.axis_of_loop[loop] is None:

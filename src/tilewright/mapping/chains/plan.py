@@ -167,6 +167,20 @@ def compulsory_words(chain: Chain) -> int:
     return _finest(chain).moved_words
 
 
+def least_of_cuts(chain: Chain) -> tuple[int, int]:
+    """(Words that move, multiply-accumulates) at least, wherever a chain is cut: what strides jump over
+    before the last operator is neither read nor computed."""
+    count, counts = _finest(chain), count_parts(chain, finest_plan(chain))
+    moved, num_macs = count.moved_words, count.num_macs
+    for part, made, touched in zip(chain.parts, counts, chain.touched(), strict=True):
+        spared = max(0, made.fresh_words - touched)
+        if part.kind in ("input", "constant"):
+            moved -= spared
+        elif part.kind == "intermediate":
+            num_macs -= part.macs_per_word * spared
+    return moved, num_macs
+
+
 def least_macs(chain: Chain) -> int:
     """Multiply-accumulates where nothing is computed twice, and nothing that no operator reads."""
     return _finest(chain).num_macs

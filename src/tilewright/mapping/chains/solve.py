@@ -30,7 +30,7 @@ from tilewright.mapping.chains.check import USUAL_WORDS, TooLong, check_cuts, ch
 from tilewright.mapping.chains.check_nested import check_tree
 from tilewright.mapping.chains.nested import NestedPlan, straight_run
 from tilewright.mapping.chains.nested_search import best_tree
-from tilewright.mapping.chains.plan import check_countable, compulsory_words, least_macs
+from tilewright.mapping.chains.plan import check_countable, compulsory_words, least_macs, least_of_cuts
 from tilewright.mapping.chains.price import ChainCost, Pricer, read_pj, write_pj
 from tilewright.mapping.chains.runs import Stage, alike_key, stages_of
 from tilewright.mapping.chains.search import ChainLimits, RankedPlan, Ranking, rank_plans, words_moved
@@ -413,7 +413,7 @@ class ChainSolver:
                     return read + written, float(transfer_cycles(self.view, outermost, read, written))
                 case "energy":
                     return read + written, read * read_pj(outermost) + written * write_pj(outermost)
-        moved, computed = compulsory_words(chain), least_macs(chain)
+        moved, computed = least_of_cuts(chain)
         value_of = words_moved if self.pricer is None else self.pricer.least(chain)
         return moved, float(value_of(np.array([moved]), np.array([computed]))[0])
 

@@ -86,6 +86,25 @@ def test_what_leaves_before_an_operator_element_by_element_is_written_too(
         assert segment.moved_words >= read + sum(value.num_elements for value in left)
 
 
+def test_a_cut_chain_reads_nothing_that_strides_jump_over_before_a_window() -> None:
+    build = GraphBuilder()
+    x = build.op(
+        "Conv",
+        build.input(1, 8, 4, 4),
+        build.constant(1, 8, 1, 1),
+        shape=(1, 1, 2, 2),
+        pads=(0,) * 4,
+        strides=(2, 2),
+        group=1,
+    )
+    weight = build.constant(1, 1, 2, 2)
+    graph = build.finish(build.op("Conv", x, weight, shape=(1, 1, 1, 1), pads=(0,) * 4, group=1))
+    solution = ChainSolver(with_buffer(load_preset("eyeriss"), 1024), deadline_s=1).solve(graph.nodes)
+    # Of the input four places of sixteen; what is between the two is written and read.
+    assert solution.moved_words == 8 * 4 + 8 + 2 * 4 + 4 + 1
+    assert solution.bound_words == 8 * 4 + 8 + 4 + 1
+
+
 def test_a_run_ends_before_what_is_computed_beside_it() -> None:
     build = GraphBuilder()
     x = conv(build, build.input(1, 2, 4, 3), 2, 1)
