@@ -161,7 +161,7 @@ def planned(model: onnx.ModelProto, trials: int) -> Plan:
 
 def searched(backend: NpuBackend, planner: Planner, best: Program, budget: Budget) -> Program:
     """What the search over plans of one program finds from one on, without weights that stay."""
-    judge, seeds = backend.nest_judge(), planner.seeds
+    judge, seeds = backend.nest_judge(), planner.seed_partitions(budget.start())
 
     def check(program: Program) -> SimulatedPlan:
         return backend.plan(program.schedule, program.recipe)

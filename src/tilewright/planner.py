@@ -207,7 +207,7 @@ class Planner:
             make = functools.partial(planner.ordered, share=_SHARE_BESIDE)
             improved = Improved(given)
             with meter.ending_early():
-                seeds = self._seeds(meter, with_others=with_others)
+                seeds = self.seed_partitions(meter, with_others=with_others)
                 improved = planner.backend.improve(
                     given, make, budget, seeds=seeds, default=default, progress=self.clock.report
                 )
@@ -218,14 +218,17 @@ class Planner:
         )
 
     def _begun(self, meter: Meter) -> Best[Program]:
-        """The better of layers one by one and of what the target plans by default."""
+        """The better of layers one by one and of what the target plans by default. Where the first would wait
+        for searches, it has a plan without; its kernels are a seed of the search, whose places need fewer."""
         default = self.backend.default_recipe
-        first = (replace(PLAIN_RECIPE, memory=default.memory), default)
-        return self._tried(first, self._at_once(meter), meter)
+        plain = replace(PLAIN_RECIPE, memory=default.memory)
+        best = self._at_once(meter)
+        best = self._tried((plain, default) if best is None else (default,), best, meter)
+        return best if self.of_execution(best.recipe) is self else self._tried((plain,), best, meter)
 
-    def _seeds(self, meter: Meter, *, with_others: bool) -> Iterator[Partition]:
+    def seed_partitions(self, meter: Meter, *, with_others: bool = False) -> Iterator[Partition]:
         """Partitions that a search may go on from: of the schedules that were made, the cheapest first; and
-        those of portfolio, papers and grid that were not made yet, if each takes little of the time."""
+        layers one by one and those of portfolio, papers and grid, if each takes little of the time."""
         for schedule in sorted(self.seeds, key=lambda schedule: schedule.quality.cost):
             yield replace(schedule.partition, splits=schedule.splits)
         if not with_others:
@@ -233,9 +236,11 @@ class Planner:
         memory = self.backend.default_recipe.memory
         recipes = itertools.chain(self.backend.recipes(self.partition), of_papers(memory))
         names = (recipe.partition for recipe in recipes)
-        for name in itertools.chain(names, methods(PARTITIONERS.names(), PLAIN_RECIPE.partition)):
-            if name in self._partitions:
+        plain, asked = PLAIN_RECIPE.partition, set[str]()
+        for name in itertools.chain((plain,), names, methods(PARTITIONERS.names(), plain)):
+            if name in asked:
                 continue
+            asked.add(name)
             with meter.share(_SHARE_OF_SEED), meter.ending_early():
                 try:
                     self.partition(name)

@@ -280,6 +280,22 @@ def test_plans_of_others_come_between_moves_sooner_where_one_was_better() -> Non
     assert found == [0, 1, 2, 4, 8, 9]
 
 
+def test_behind_a_better_plan_of_others_the_opening_is_taken_again() -> None:
+    judge = Numbers([10.0, 11.0, 9.0, 12.0, 6.0, 20.0, 5.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+
+    def placed(best: NestPlan) -> Move:
+        return Move("placed", judge.plan(4 if best.execution == "2" else 1))
+
+    heard: list[str] = []
+    moves = Steps(judge, (6,), (2, 3))
+    best = search(judge, moves, start, Budget(5).start(), lambda _, what, __: heard.append(what), [placed])
+    assert heard == ["placed", "another", "placed", "another", "next"]
+    assert judge.asked == [0, 1, 2, 4, 3, 6]
+    assert best.cost == 5.0
+
+
 def test_plans_that_run_alike_are_simulated_once() -> None:
     """A nest that is cut runs in the same order: the same cost, and no trial."""
     graph = integer_network(3)

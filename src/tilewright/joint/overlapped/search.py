@@ -55,8 +55,8 @@ def search(
 ) -> Judged:
     """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
     what was done to get it, and the least cost so far. The steps of an `opening` are taken first; the search
-    goes on from the best plan of them. Plans of other planners are tried in between: the next one at once
-    after one that was better, else after twice as many steps as before."""
+    goes on from the best plan of them. Plans of other planners are tried in between: after one that was
+    better the opening's steps from there, then the next one, else after twice as many steps as before."""
     best = current = start
     costs = [start.cost] * length
     seen = {start.plan}
@@ -88,7 +88,7 @@ def search(
             if found.cost < best.cost:
                 best = found
                 if other is not None:
-                    due, between = step + 1, 1
+                    due, between, first, is_opening = step + 1, 1, iter(opening), True
         if found.is_known:
             continue
         report(found, move.what, best.cost)
