@@ -12,6 +12,7 @@ from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.footprint import Footprint, Footprints, SubgraphPart
 from tilewright.partition.rows import RowChain, chain_slices
 from tilewright.partition.split import WHOLE, Split, SplitOption, instance_region, split_of
+from tilewright.progress import checkpoint
 
 Dims = Literal["batch", "batch-first", "any"]
 Rows = Literal["recompute", "keep"]
@@ -136,6 +137,7 @@ class Splitter:
         self, part: SubgraphPart, dim: int, limit: int | None, outer: Cuts = ()
     ) -> SplitOption | None:
         """The least factor along an axis, within slices of `outer` cuts, with which an instance fits."""
+        checkpoint()
         extents = {v.shape[dim] for v in part.outputs}
         if len(extents) != 1:
             return None
