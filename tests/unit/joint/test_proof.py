@@ -389,6 +389,18 @@ def test_a_bound_above_the_plan_is_no_bound_or_our_mistake(share: float) -> None
             _with_bounds(best, wrong, case.pricer, recipe)
 
 
+def test_lanes_that_time_cut_short_are_not_taken_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("siblings", "v100")
+    kernel = case.moves.fused(sum(case.masks))
+    late, unlimited = Budget(UNLIMITED, 1e-9).start(), Budget(UNLIMITED).start()
+    with monkeypatch.context() as patched:
+        patched.setattr("tilewright.joint.launched.moves.lane_meter", lambda meter: late)
+        case.moves.laned(kernel, late)
+    assert not case.moves.was_laned(kernel)
+    case.moves.laned(kernel, unlimited)
+    assert case.moves.was_laned(kernel)
+
+
 def test_an_interrupted_proof_keeps_its_bound() -> None:
     ended, interrupted = (
         Case("siblings", "v100").proof(most_priced=1, is_interrupted=is_interrupted)

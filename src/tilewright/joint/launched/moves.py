@@ -84,9 +84,11 @@ class Moves:
         if any(group.has_lanes for group in content.stages[0].groups):
             return None  # it has lanes
         part = self.pricer.numbered.part(content)
-        search = LaneSearch(self.pricer.machine.problem(part.partition), lane_meter(meter))
+        time = lane_meter(meter)
+        search = LaneSearch(self.pricer.machine.problem(part.partition), time)
         improved = tuple(map(search.improved, part.stages))
-        self._laned.add(content)  # not where an interrupt came before
+        if not time.is_over:  # and not where an interrupt came before
+            self._laned.add(content)
         return None if improved == part.stages else content.with_stages(improved, part.ids)
 
     def was_laned(self, content: Content) -> bool:

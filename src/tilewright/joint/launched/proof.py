@@ -399,10 +399,11 @@ class _Proving:
         elif is_laned and (laned := self.moves.laned(plain, self.meter)) is not None:
             self.pricer.add(laned)
         self.known_ns[number] = min(map(self.pricer.price, self.pricer.blocks(nodes)), default=inf)
-        # An interrupt comes before all of it is known.
+        # An interrupt comes before all of it is known, and the end of the time before all lanes are.
         self.is_priced[number] = True
         self.least_ns[number] = inf if is_plain else self.least_ns[number]
-        self.laned_ns[number] = inf if is_laned else self.laned_ns[number]
+        if is_laned and not self.meter.is_over:
+            self.laned_ns[number] = inf
         self.num_priced += 1
 
     def _take_better(self) -> bool:
