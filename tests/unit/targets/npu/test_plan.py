@@ -301,7 +301,7 @@ def test_cores_that_hold_no_element_of_each_operand_run_nothing() -> None:
     b = GraphBuilder()
     graph = b.finish(b.op("MatMul", b.input(64, 64), b.constant(64, 64), shape=(64, 64)))
     with pytest.raises(
-        InfeasibleMapping, match=r"one element of every operand needs 20 bytes .*, 8 are free"
+        InfeasibleMapping, match=r"one element of every operand needs 32 bytes .*, 8 are free"
     ):
         plan(graph, with_local_bytes(MACHINE, 1))
 
