@@ -224,7 +224,7 @@ def draw(path: Path, cells: Sequence[Mapping[str, Any]]) -> None:
             joint_ns = columns[max(planned, key=lambda name: float(name.split()[-1]))]["ns"]
             low = least(others.values())
             assert low is not None, "the best paper is one of them"
-            name = f"{cell['network']}, {cell['target']}"
+            name = f"{cell['network']}, {TargetRef.parse(cell['target']).name}"
             ratios.append(Ratio(name, low / joint_ns, sequence / joint_ns, paper / joint_ns))
     write_ratio_chart(path, "simulated time / that of the joint plan", ratios)
 
