@@ -36,7 +36,7 @@ from tilewright.planner import (
 )
 from tilewright.planning import UNLIMITED, Bound, Budget, Meter, Provenance, Quality, Rule, Status
 from tilewright.planning.checking import require_right
-from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
+from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe
 from tilewright.program import Program
 from tilewright.progress import after_the_end, ending_with
 from tilewright.records import dataclass
@@ -137,9 +137,7 @@ class _Found:
 
     def try_again(self, recipes: Sequence[Recipe], meter: Meter) -> None:
         """Try recipes that were tried on another graph."""
-        tried = {attempt.recipe for attempt in self.best.attempts}
-        left = [recipe for recipe in recipes if recipe not in tried]
-        self.best = _best_of_recipes(self.planner, left, meter, self.best)
+        self.best = self.planner.tried(recipes, self.best, meter)
 
     def search_blocks(self, meter: Meter) -> None:
         """Go on from the best combination of the blocks of all plans."""
@@ -246,7 +244,7 @@ def _first_of_graphs(plain: _Found, meter: Meter) -> Iterator[_Found]:
     recipes = cheapest(plain.best)[:_NUM_FIRST]
     if recipes:
         with contextlib.nullcontext() if best is None else meter.ending_early():
-            best = _best_of_recipes(other, recipes, meter, best)
+            best = other.tried(recipes, best, meter)
     if best is not None:
         yield _Found(other, best, plain.prices, rewritten)
 
@@ -312,14 +310,7 @@ def _planned(
         return
     other = plain.planner.of_graph(rewritten.graph)
     with meter.ending_early():
-        yield _Found(other, _best_of_recipes(other, recipes, meter), plain.prices, rewritten)
-
-
-def _best_of_recipes(
-    planner: Planner, recipes: Sequence[Recipe], meter: Meter, best: Best[Program] | None = None
-) -> Best[Program]:
-    report = planner.clock.report
-    return best_of(recipes, planner.program, cost_of, report, incumbent=best, meter=meter, show=brief)
+        yield _Found(other, other.tried(recipes, None, meter), plain.prices, rewritten)
 
 
 class _Blocks:

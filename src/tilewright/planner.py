@@ -172,7 +172,7 @@ class Planner:
         default: Program | None = None
         if self.target.is_measurable and (is_joint or (self.options.plan == "grid" and budget is not None)):
             # What least is estimated for may be slower: it must win against what is planned by default.
-            default = self._tried(self.backend.recipes(self.partition), None, WHOLE_PORTFOLIO.start()).plan
+            default = self.tried(self.backend.recipes(self.partition), None, WHOLE_PORTFOLIO.start()).plan
             budget = budget or _RACE_ALONE
             if cost_of(best.plan) > (1 - _ROUNDING) * cost_of(default):
                 best = replace(best, plan=default, recipe=default.recipe)
@@ -223,8 +223,8 @@ class Planner:
         default = self.backend.default_recipe
         plain = replace(PLAIN_RECIPE, memory=default.memory)
         best = self._at_once(meter)
-        best = self._tried((plain, default) if best is None else (default,), best, meter)
-        return best if self.of_execution(best.recipe) is self else self._tried((plain,), best, meter)
+        best = self.tried((plain, default) if best is None else (default,), best, meter)
+        return best if self.of_execution(best.recipe) is self else self.tried((plain,), best, meter)
 
     def seed_partitions(self, meter: Meter, *, with_others: bool = False) -> Iterator[Partition]:
         """Partitions that a search may go on from: of the schedules that were made, the cheapest first; and
@@ -314,7 +314,7 @@ class Planner:
             return best  # what joins its layers first gains more in less time
         first = (replace(PLAIN_RECIPE, memory=memory), *itertools.islice(of_papers(memory), NUM_FAST))
         with meter.share(_SHARE_OF_LAYERS):
-            return self._tried(first, best, meter)
+            return self.tried(first, best, meter)
 
     @property
     def is_large(self) -> bool:
@@ -327,18 +327,18 @@ class Planner:
 
     def varied(self, best: Best[Program], meter: Meter) -> Best[Program]:
         """The better of a plan and the portfolio."""
-        return self._tried(self.backend.recipes(self.partition), best, meter)
+        return self.tried(self.backend.recipes(self.partition), best, meter)
 
     def promising(self, best: Best[Program], meter: Meter) -> Best[Program]:
         """The better of a plan, of pairs of papers' methods, papers, and the portfolio."""
         memory = self.backend.default_recipe.memory
         published = dict.fromkeys((*of_pairs(memory), *of_papers(memory)))
         recipes = itertools.chain(published, self.backend.recipes(self.partition))
-        return self._tried(recipes, replace(best, num_untried=0), meter)
+        return self.tried(recipes, replace(best, num_untried=0), meter)
 
     def rest_of_grid(self, best: Best[Program], meter: Meter) -> Best[Program]:
         """The better of a plan and all combinations of planners, and variants of that."""
-        return self._varied(self._tried(self._grid(), best, meter), meter)
+        return self._varied(self.tried(self._grid(), best, meter), meter)
 
     def compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
         """The better of a plan and portfolio or grid, or of both, as the options say: on the graph as it is,
@@ -371,7 +371,7 @@ class Planner:
         if best is None or self.options.plan == "grid":
             found = other._compared(None, meter)
         else:
-            found = other._varied(other._tried(cheapest(best)[:_NUM_AGAIN], None, meter), meter)
+            found = other._varied(other.tried(cheapest(best)[:_NUM_AGAIN], None, meter), meter)
         recipe = replace(found.recipe, splits_sums=True)
         return Best(
             self._stated(found.plan, other),
@@ -382,7 +382,7 @@ class Planner:
 
     def _compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
         is_joint, memory = self.options.plan == "joint", self.backend.default_recipe.memory
-        best = self._at_once(meter) if best is None else self._tried(of_pairs(memory), best, meter)
+        best = self._at_once(meter) if best is None else self.tried(of_pairs(memory), best, meter)
         if self.options.plan != "grid":
             recipes: Iterable[Recipe] = self.backend.recipes(self.partition)
             if meter.left_s is None:
@@ -391,14 +391,14 @@ class Planner:
                 # The cheapest plan comes first: from then on time may end everything, even the naming of
                 # others, which may take a while.
                 recipes = itertools.chain((replace(PLAIN_RECIPE, memory=memory),), recipes)
-            best = self._varied(self._tried(recipes, best, meter), meter)
+            best = self._varied(self.tried(recipes, best, meter), meter)
         assert best is not None or self.options.plan == "grid"
         if self.options.plan in ("grid", "joint"):
-            best = self._tried(self._grid(), best, meter)
+            best = self.tried(self._grid(), best, meter)
         assert best is not None
         return self._varied(best, meter) if is_joint else best
 
-    def _tried(self, recipes: Iterable[Recipe], best: Best[Program] | None, meter: Meter) -> Best[Program]:
+    def tried(self, recipes: Iterable[Recipe], best: Best[Program] | None, meter: Meter) -> Best[Program]:
         """The best of recipes that were not tried yet, and of what was."""
         if best is not None:
             tried = {attempt.recipe for attempt in best.attempts}

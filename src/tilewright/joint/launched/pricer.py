@@ -59,7 +59,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Prices:
-    """What blocks cost by their structures; `ahead` are those that nobody has asked for yet."""
+    """What blocks cost by their structures; `ahead` are those that were not asked for yet."""
 
     known: dict[Hashable, float] = field(default_factory=dict)
     ahead: dict[Hashable, float] = field(default_factory=dict)
