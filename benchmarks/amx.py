@@ -322,7 +322,7 @@ def options(parser: Parser) -> None:
 def main(arguments: Namespace) -> int:
     """What is missing, as long as there is time, then the tables; 1 on a machine without the unit."""
     if arguments.emulated:
-        from tilewright.testing.other_processor import run_as
+        from tests.support.other_processor import run_as
 
         run_as("amx")
     from tilewright.targets.cpu.isa import host_isa

@@ -14,7 +14,7 @@ not in `--output` for an instruction set have the errors of the tables that `zoo
 
 Operators run alone, each on the values that it reads in the network (from float64, rounded to float32), so
 that the table says which kernels err. `emulated-amx` runs what is made for AMX where there is none, bit for
-bit (`src/tilewright/testing/matrix_unit.py`): errors are AMX's, times are not. `emulated-steady-amx` is made
+bit (`tests/support/matrix_unit.py`): errors are AMX's, times are not. `emulated-steady-amx` is made
 as for a unit that is never slow: at `default`, of products of int8 digits.
 """
 
@@ -35,6 +35,8 @@ from typing import Any, get_args
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from tests.support.matrix_unit import steady_matrix_unit
+from tests.support.other_processor import on_processor
 
 from benchmarks.command import Namespace, Parser
 from benchmarks.results import append_row, rows_of, with_table
@@ -52,8 +54,6 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.testing.matrix_unit import steady_matrix_unit
-from tilewright.testing.other_processor import on_processor
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import get_args
 
 import onnx
+from tests.support.processors import machine_with, on_machine
 from tests.support.quantize import quantize
 
 from benchmarks.command import Namespace, Parser
@@ -32,7 +33,6 @@ from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
 from tilewright.targets.cpu.product.select import lower_product, product_neighbours
 from tilewright.targets.cpu.products import Product
-from tilewright.testing.processors import machine_with, on_machine
 
 ISAS = ("avx512+amx", "avx512", "avx2", "neon")
 

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import get_args
 
+from tests.support.matrix_unit import steady_matrix_unit
+from tests.support.processors import on_machine
+
 from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 from tilewright.compiler import plan
@@ -25,8 +28,6 @@ from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.testing.matrix_unit import steady_matrix_unit
-from tilewright.testing.processors import on_machine
 
 NETWORKS = (
     "resnet50", "inception_v3", "densenet121", "mobilenet_v2", "convnext_tiny", "vit_b_16", "bert_base",

@@ -19,6 +19,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from tests.support.matrix_unit import steady_matrix_unit
+from tests.support.processors import machine_with, on_machine
+
 import tilewright as tw
 from benchmarks.command import Namespace, Parser
 from benchmarks.results import append_row, rows_of, with_table
@@ -34,8 +37,6 @@ from tilewright.targets.cpu.isa import host_isa, isa_of
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.testing.matrix_unit import steady_matrix_unit
-from tilewright.testing.processors import machine_with, on_machine
 
 Asked = Mapping[str, Any]
 VARIANTS: Mapping[str, Asked] = {

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.other_processor import run_as
+from tests.support.processor_features import PROCESSORS
 from tests.support.sampling import drawn
-
-from tilewright.testing.features import PROCESSORS
-from tilewright.testing.other_processor import run_as
 
 if sys.dont_write_bytecode:
     # Asserts of test modules are rewritten, which takes 16 s of processor in each worker: kept all the same.

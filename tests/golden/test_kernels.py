@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.processors import machine_with, on_machine
 
 from tilewright.compiler import plan
 from tilewright.errors import UsageError
@@ -25,7 +26,6 @@ from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.plans import parse_plan, plan_kernels
 from tilewright.targets.cpu.product.plan import KernelPlan
-from tilewright.testing.processors import machine_with, on_machine
 
 FOLDER = Path(__file__).parent / "kernels"
 GRAPHS = {

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from tests.support.cli import Result, tilewright
 from tests.support.models import small_net
+from tests.support.other_processor import on_processor
+from tests.support.processors import machine_as, processors_here
 
 import tilewright as tw
 from tilewright.api import doctor as checks
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.llvm.cache import ObjectCache
-from tilewright.testing.other_processor import on_processor
-from tilewright.testing.processors import machine_as, processors_here
 
 
 def broken(result: Result) -> list[dict[str, Any]]:

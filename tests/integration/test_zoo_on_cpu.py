@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.matrix_unit import can_emulate
+from tests.support.other_processor import on_processor
 
 from tilewright import zoo
 from tilewright.accuracy import relative_error
@@ -23,8 +25,6 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.targets.cpu.product.matrix import cycles
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.testing.matrix_unit import can_emulate
-from tilewright.testing.other_processor import on_processor
 from tilewright.zoo.catalog import NETWORKS
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -1,1 +1,1 @@
-"""Tools for authors of operators, templates and targets: guarded pages, kernels alone, other processors."""
+"""Tools for authors of kernel templates: kernels alone, between guarded pages."""

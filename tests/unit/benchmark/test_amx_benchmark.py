@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.amx import tables
 from benchmarks.variants import estimates_table, missing, table, verdict
-
-from tilewright.testing.matrix_unit import can_emulate
+from tests.support.matrix_unit import can_emulate
 
 ROOT = Path(__file__).parents[3]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.processors import machine_as, processors_here
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.operator_view import fastest_multipliers, operator_view
 from tilewright.hardware.presets import load_preset, preset_names
-from tilewright.testing.processors import machine_as, processors_here
 
 TWO = """
 name: two

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.graphs import feed_of
+from tests.support.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 from tests.unit.targets.cpu.test_arrange import one_stage, partition_of
 
 from tilewright.compiler import compile_graph
@@ -31,7 +32,6 @@ from tilewright.targets.cpu.template import Context
 from tilewright.targets.llvm.attention import attention_run
 from tilewright.targets.llvm.codegen import emit_assembly
 from tilewright.testing.kernel_runner import KernelRunner
-from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 F32 = DType.FLOAT32
 BY_POSITION = (0, 2, 1, 3)  # heads side by side, as products of whole layers leave them

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.models import model
+from tests.support.other_processor import on_processor
+from tests.support.processors import processors_here
 from tests.support.quantize import quantize
 
 from tilewright import zoo
@@ -26,8 +28,6 @@ from tilewright.targets.cpu.costs.model import CpuCosts, LaunchCost
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
 from tilewright.targets.cpu.target import CpuBackend
-from tilewright.testing.other_processor import on_processor
-from tilewright.testing.processors import processors_here
 
 
 @pytest.fixture(scope="module", params=processors_here())

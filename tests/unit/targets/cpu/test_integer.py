@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 from tilewright.compiler import plan
 from tilewright.ir.dtype import DType
@@ -35,7 +36,6 @@ from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.byte_products import product_of
 from tilewright.targets.llvm.codegen import compile_object
 from tilewright.testing.kernel_runner import KernelRunner
-from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 Array = np.ndarray[Any, Any]
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
@@ -38,7 +39,6 @@ from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 from tilewright.targets.llvm.emitter import Emitter, Param
 from tilewright.targets.llvm.values import PTR, vec
 from tilewright.testing.kernel_runner import KernelRunner, guarded
-from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 from tilewright.tuning import Choice
 
 F32 = DType.FLOAT32

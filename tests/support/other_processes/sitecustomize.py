@@ -35,7 +35,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _changed(usual: Callable[[ModuleType], None], module: ModuleType) -> None:
     usual(module)
-    from tilewright.testing import other_processor
+    from tests.support import other_processor
 
     getattr(other_processor, _CHANGES[module.__name__])()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from tests.support.processor_features import PROCESSORS, features_as
+
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.instruction_sets import instruction_set_by_name
 from tilewright.hardware.machine import Level, Machine
 from tilewright.hardware.processor import described_units, promised_machine
-from tilewright.testing.features import PROCESSORS, features_as
 
 CACHES = (("L1", 48 << 10), ("L2", 2 << 20), ("L3", 64 << 20))
 """Usual sizes of a core's caches, in bytes."""

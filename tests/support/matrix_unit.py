@@ -15,11 +15,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tests.support.processor_features import MATRIX_FEATURES
+from tests.support.processors import machine_as
+
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_of
 from tilewright.targets.cpu.product.matrix import choose
 from tilewright.targets.llvm import codegen
-from tilewright.testing.features import MATRIX_FEATURES
-from tilewright.testing.processors import machine_as
 
 _INSTRUCTIONS = "ldtilecfg|tilerelease|tilezero|tileloadd64|tilestored64|tdpbf16ps|tdpbssd|tdpbusd"
 _CALL = re.compile(rf"call void @llvm\.x86\.({_INSTRUCTIONS})\((.*)\)")

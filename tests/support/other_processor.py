@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tilewright.testing.features import features_as
+from tests.support.processor_features import features_as
 
 VARIABLE = "TILEWRIGHT_TESTS_PROCESSOR"
 """Of the environment: the processor that Python processes have that a test starts."""
@@ -17,8 +17,8 @@ VARIABLE = "TILEWRIGHT_TESTS_PROCESSOR"
 @contextlib.contextmanager
 def on_processor(name: str) -> Iterator[None]:
     """Within it models are planned and compiled for that processor of `processors_here`, and run."""
-    from tilewright.testing.matrix_unit import emulated_matrix_unit
-    from tilewright.testing.processors import machine_as, on_machine
+    from tests.support.matrix_unit import emulated_matrix_unit
+    from tests.support.processors import machine_as, on_machine
 
     with on_machine(machine_as(name)), emulated_matrix_unit() if name == "amx" else contextlib.nullcontext():
         yield
@@ -26,7 +26,8 @@ def on_processor(name: str) -> Iterator[None]:
 
 def run_as(name: str) -> None:
     """From now on, this process and those that it starts have that processor."""
-    paths = (str(Path(__file__).with_name("other_processes")), os.environ.get("PYTHONPATH", ""))
+    here = Path(__file__)
+    paths = (str(here.with_name("other_processes")), os.environ.get("PYTHONPATH", ""), str(here.parents[2]))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ[VARIABLE] = name
     change_features()
@@ -60,7 +61,7 @@ def change_code() -> None:
     def with_emulation(ir_text: str, isa: codegen.CodeTarget, **named: bool) -> object:
         if "@llvm.x86.tile" not in ir_text and "bfloat" not in ir_text:
             return prepared(ir_text, isa, **named)
-        from tilewright.testing.matrix_unit import emulate_matrix_unit
+        from tests.support.matrix_unit import emulate_matrix_unit
 
         codegen.prepared_module = prepared
         emulate_matrix_unit()
