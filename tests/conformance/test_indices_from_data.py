@@ -14,10 +14,10 @@ import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
 from tests.support.accelerator import plan
+from tests.support.node_suite import node_cases
 from tests.support.run_time import Array, Case, Ways
 
 import tilewright as tw
-from tilewright.backend.conformance import node_cases
 from tilewright.compiler import compile_graph
 from tilewright.errors import InputError, ModelRejected
 from tilewright.frontend.onnx import load_onnx

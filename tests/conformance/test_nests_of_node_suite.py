@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
+from tests.support.node_suite import EXCEPTIONS, Case, Wider, mismatch, node_cases
 
 import tilewright as tw
 from tilewright.arrays import Array
 from tilewright.backend import as_array
-from tilewright.backend.conformance import EXCEPTIONS, Case, Wider, mismatch, node_cases
 from tilewright.errors import UnsupportedOp
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Opaque

@@ -13,9 +13,7 @@ import onnx
 import pytest
 from tests.docs.write_conformance import conformance_markdown
 from tests.support.cuda import EMULATED, needs_fibers
-
-from tilewright.backend import PreparedModel, as_array, prepare
-from tilewright.backend.conformance import (
+from tests.support.node_suite import (
     EXCEPTIONS,
     Case,
     CaseResult,
@@ -26,6 +24,8 @@ from tilewright.backend.conformance import (
     run_cases,
     suite_mismatch,
 )
+
+from tilewright.backend import PreparedModel, as_array, prepare
 from tilewright.compiler import compile_graph
 from tilewright.frontend.onnx import import_model, open_model
 from tilewright.ir.dtype import DType

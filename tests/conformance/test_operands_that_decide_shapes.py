@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.accelerator import plan
+from tests.support.node_suite import node_cases
 from tests.support.run_time import Array, Case, Ways
 
 import tilewright as tw
-from tilewright.backend.conformance import node_cases
 from tilewright.errors import InputError, ModelRejected, TilewrightError, UnsupportedOp
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset

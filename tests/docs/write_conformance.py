@@ -10,9 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import onnx
-
-from tilewright.backend import prepare
-from tilewright.backend.conformance import (
+from tests.support.node_suite import (
     ATOL,
     EXCEPTIONS,
     RTOL,
@@ -23,6 +21,8 @@ from tilewright.backend.conformance import (
     node_cases,
     run_cases,
 )
+
+from tilewright.backend import prepare
 
 
 def conformance_markdown(runs: Mapping[str, Sequence[CaseResult]], versions: Mapping[str, str]) -> str:

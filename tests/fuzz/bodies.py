@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from tests.support.node_suite import EXCEPTIONS, Case, Wider, mismatch, node_cases, suite_mismatch
 
 import tilewright as tw
 from tilewright.backend import as_array
-from tilewright.backend.conformance import EXCEPTIONS, Case, Wider, mismatch, node_cases, suite_mismatch
 from tilewright.errors import ModelRejected, TilewrightError, UnsupportedOp
 
 Array = np.ndarray[Any, Any]

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import ModelProto, TypeProto, numpy_helper
+from tests.support.node_suite import node_cases
 
 import tilewright as tw
 from tilewright.backend import as_array
-from tilewright.backend.conformance import node_cases
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.onnx import PreparedModel, import_open_model, open_model
 from tilewright.ir.interpret import run_graph

@@ -159,7 +159,7 @@ def test_it_is_honest_on_a_part_of_the_node_suite(site: Path) -> None:
 import warnings
 from collections import Counter
 from tilewright.backend import prepare
-from tilewright.backend.conformance import node_cases, run_cases
+from tests.support.node_suite import node_cases, run_cases
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
