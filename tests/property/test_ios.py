@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.graphs import random_graph
+from tests.support.published_stages import require_valid
 
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.random import RandomPartitioner
@@ -18,7 +19,6 @@ from tilewright.schedule.ios.dynamic import dynamic
 from tilewright.schedule.ios.endings import Grouping, Pruning, endings
 from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.network import BlockNetwork
-from tilewright.schedule.ios.paper import require_valid
 from tilewright.schedule.ios.planner import Ios
 from tilewright.schedule.ios.search import AStar
 from tilewright.schedule.ios.stages import StageChoice

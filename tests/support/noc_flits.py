@@ -12,17 +12,58 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from tilewright.cost.noc.mesh import (
-    LOCAL,
-    NUM_PORTS,
-    OPPOSITE,
-    WEST,
-    Delivery,
-    Mesh,
-    Packet,
-    check_packets,
-)
-from tilewright.errors import InternalError
+from tilewright.cost.noc.mesh import LOCAL, NUM_PORTS, OPPOSITE, WEST, Mesh
+from tilewright.errors import InternalError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """`num_flits` from a terminal to one or more others, ready to leave at a cycle."""
+
+    source: int
+    destinations: tuple[int, ...]
+    num_flits: int
+    ready_cycle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of packets: the cycle after each one's last flit arrived, by packet and destination.
+
+    `link_flits` counts what left each router by each port; `entered_flits` what each terminal sent.
+    """
+
+    arrival_cycles: tuple[dict[int, int], ...]
+    link_flits: tuple[tuple[int, ...], ...]
+    entered_flits: tuple[int, ...]
+
+    @property
+    def cycles(self) -> int:
+        """When the last flit was delivered."""
+        return max((cycle for packet in self.arrival_cycles for cycle in packet.values()), default=0)
+
+
+def check_packets(mesh: Mesh, packets: tuple[Packet, ...]) -> None:
+    """Raise what the mesh cannot carry.
+
+    Only the memory may send to several elements at once: trees from one corner cannot wait for each other in
+    a circle, those from different places can.
+
+    Raises:
+        UsageError: a packet without flits or destination, an unknown terminal, several destinations from an
+            element, or a terminal that sends to itself.
+    """
+    for number, packet in enumerate(packets):
+        if packet.num_flits < 1 or not packet.destinations or packet.ready_cycle < 0:
+            raise UsageError(f"packet {number}: needs a flit, a destination and a cycle from 0 on.")
+        if len(set(packet.destinations)) != len(packet.destinations):
+            raise UsageError(f"packet {number}: a destination is named twice.")
+        for terminal in (packet.source, *packet.destinations):
+            mesh.entrance(terminal)
+        if packet.source in packet.destinations:
+            raise UsageError(f"packet {number}: terminal {packet.source} sends to itself.")
+        if len(packet.destinations) > 1 and packet.source != mesh.memory:
+            raise UsageError(f"packet {number}: only the memory sends to several; split it.")
 
 
 @dataclass(frozen=True, slots=True)

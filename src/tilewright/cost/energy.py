@@ -6,13 +6,11 @@ and a table said, is never added to one another.
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tilewright.errors import MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine
@@ -21,7 +19,6 @@ from tilewright.records import dataclass
 from tilewright.results import about, in_json
 
 RAPL = "measured:rapl"
-NVML = "measured:nvml"
 UNAVAILABLE = "unavailable"
 
 POWERCAP = Path("/sys/class/powercap")
@@ -30,14 +27,14 @@ POWERCAP = Path("/sys/class/powercap")
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Joules and their source: `measured:rapl`, `measured:nvml`, `model:<table>` or `unavailable`.
+    """Joules and their source: `measured:rapl`, `model:<table>` or `unavailable`.
 
     >>> (Energy(1.0, "model:a") + Energy(2.0, "model:a")).joules
     3.0
     """
 
     joules: float | None = field(metadata=about("Null where no counter and no table says."))
-    source: str = field(metadata=about("measured:rapl, measured:nvml, model:<table>, or unavailable."))
+    source: str = field(metadata=about("measured:rapl, model:<table>, or unavailable."))
     why: str = field(default="", metadata=about("Why it is unavailable."))
 
     def __post_init__(self) -> None:
@@ -167,47 +164,6 @@ class RaplMeter:
             return [domain.read_uj() for domain in self.domains]
         except (OSError, ValueError):
             return None
-
-
-@dataclass(slots=True)
-class NvmlMeter:
-    """The counter of one NVIDIA GPU (Volta or later), which its driver refreshes every 20 to 100 ms."""
-
-    library: Any
-    device: Any
-    source: str = NVML
-    _last_mj: int | None = None
-
-    @classmethod
-    def open(cls, index: int = 0, library: Any = None) -> NvmlMeter | Energy:
-        """The meter of a GPU; an unavailable energy that says why where there is none."""
-        try:
-            library = library or ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
-            return unavailable("no NVIDIA driver is installed (libnvidia-ml.so.1)")
-        device = ctypes.c_void_p()
-        if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
-            return unavailable(f"the NVIDIA driver knows no GPU {index}")
-        meter = cls(library, device)
-        if meter._read_mj() is None:
-            return unavailable(f"GPU {index} counts no energy: NVIDIA's do from Volta on")
-        return meter
-
-    def start(self) -> None:
-        """Read the counter."""
-        self._last_mj = self._read_mj()
-
-    def stop(self) -> Energy:
-        """The energy since `start`."""
-        now_mj = self._read_mj()
-        if now_mj is None or self._last_mj is None:
-            return unavailable("the GPU's counter cannot be read any more")
-        return Energy((now_mj - self._last_mj) * 1e-3, self.source)
-
-    def _read_mj(self) -> int | None:
-        value = ctypes.c_ulonglong()
-        failed = self.library.nvmlDeviceGetTotalEnergyConsumption(self.device, ctypes.byref(value))
-        return None if failed else int(value.value)
 
 
 LEAST_MEASURED_S = 5.0

@@ -1,4 +1,4 @@
-"""Facts about an operator that follow from its nests: work, bytes, reuse, class.
+"""Facts about an operator that follow from its nests: work, bytes, class.
 
 Nothing here knows an operator by name. Opaque operators have no work that could be counted: their
 `macs` and `flops` are 0, their bytes are those of their whole tensors.
@@ -15,7 +15,6 @@ from tilewright.ir.graph import Node
 from tilewright.ir.nest import (
     Access,
     Affine,
-    Dim,
     Indirect,
     Lookup,
     Nest,
@@ -81,30 +80,12 @@ def _cost_flop(expr: Expr) -> int:
 # Bytes -----------------------------------------------------------------------------------------------
 
 
-def read_bytes(node: Node) -> int:
-    """Bytes of distinct input elements read, constants included: what a perfect cache would fetch.
-
-    A value given twice counts once. An access whose index is data (an embedding) counts the elements
-    it can reach at most: one per iteration.
-    """
-    return sum(input_bytes(node).values())
-
-
-def parameter_bytes(node: Node) -> int:
-    """The part of `read_bytes` that comes from constants."""
-    counted = input_bytes(node)
-    return sum(
-        counted[i] for i, v in enumerate(node.inputs) if i in counted and v is not None and v.is_constant
-    )
-
-
-def write_bytes(node: Node) -> int:
-    """Bytes of all outputs."""
-    return sum(v.size_bytes for v in node.results())
-
-
 def input_bytes(node: Node) -> dict[int, int]:
-    """Bytes read per input position; of a value given several times the position that reads most."""
+    """Bytes of distinct elements read per input position, constants too: what a perfect cache would fetch.
+
+    A value given twice counts once, at the position that reads most. An access whose index is data (an
+    embedding) counts the elements it can reach at most: one per iteration.
+    """
     nests = nests_of(node)
     regions: dict[int, list[Region]] = {}
     for output_index, output in enumerate(node.outputs):
@@ -136,25 +117,6 @@ def _most_elements(nests: Nests, position: int) -> int:
                 extents = nest.extents
                 total += prod(extents[d] for d in access_dims(nest, access))
     return total
-
-
-# Loops and reuse -------------------------------------------------------------------------------------
-
-
-def loops(node: Node) -> tuple[tuple[Dim, ...], ...]:
-    """The dims of each nest that really loop (extent above 1).
-
-    AGO's weight of an operator is a product over them, reductions included: `c * prod log2(1 + s) + b`.
-    """
-    return tuple(tuple(d for d in n.dims if d.extent > 1) for n in nests_of(node))
-
-
-def relevant_dims(nest: Nest) -> tuple[frozenset[str], ...]:
-    """For each read and last the write, the dims its address depends on.
-
-    This is CoSA's constant binary matrix A (its Table IV), which relates dims to tensors.
-    """
-    return tuple(frozenset(access_dims(nest, a)) for a in (*nest.reads, nest.write))
 
 
 # Classes ---------------------------------------------------------------------------------------------

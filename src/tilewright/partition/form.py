@@ -7,7 +7,7 @@ subgraph is cut is a decision of the partition, made by the target that will com
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -168,22 +168,6 @@ class Form:
     def kernel_numbers(self) -> dict[int, int]:
         """Of each node, by its position: the number of its kernel."""
         return {node: number for number, kernel in enumerate(self.kernels) for node in kernel.nodes}
-
-
-def chained(forms: Iterable[tuple[Form | None, int]]) -> Form:
-    """The form of subgraphs that become one in this order: each one's form, and how many nodes it has.
-
-    >>> chained([(None, 2), (Form.whole(1), 1)]).kernels
-    (KernelForm(nodes=(0, 1), blocking=None, saved_share=0.0, choices=()), KernelForm(nodes=(2,), \
-blocking=None, saved_share=0.0, choices=()))
-    """
-    kernels: list[KernelForm] = []
-    first = 0
-    for form, num_nodes in forms:
-        for kernel in (form or Form.whole(num_nodes)).kernels:
-            kernels.append(replace(kernel, nodes=tuple(first + node for node in kernel.nodes)))
-        first += num_nodes
-    return Form(tuple(kernels))
 
 
 def _are_numbers(values: object) -> TypeGuard[list[int]]:

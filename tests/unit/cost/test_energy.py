@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.cli import tilewright
@@ -13,11 +11,9 @@ from tests.support.cli import tilewright
 from tilewright import zoo
 from tilewright.compiler import compile_graph
 from tilewright.cost.energy import (
-    NVML,
     RAPL,
     Energy,
     EnergyTable,
-    NvmlMeter,
     RaplMeter,
     measured,
     modelled,
@@ -84,50 +80,16 @@ def test_without_counters_energy_is_unavailable_and_says_why(tmp_path: Path) -> 
     assert measured(lambda: None, meter) is meter
 
 
-class _FakeNvml:
-    """A driver that counts 10 J more each time it is asked."""
-
-    def __init__(self, fails: bool = False) -> None:
-        self.asked, self.fails = 0, fails
-
-    def nvmlInit_v2(self) -> int:
-        return 0
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index: int, device: object) -> int:
-        return 0 if index == 0 else 2
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, device: object, value: Any) -> int:
-        self.asked += 1
-        ctypes.cast(value, ctypes.POINTER(ctypes.c_ulonglong))[0] = 10_000 * self.asked
-        return 3 if self.fails else 0
-
-
-def test_nvml_reads_the_counter_of_a_gpu() -> None:
-    meter = NvmlMeter.open(library=_FakeNvml())
-    assert isinstance(meter, NvmlMeter)
-    meter.start()
-    assert meter.stop() == Energy(10.0, NVML)
-    other, old = NvmlMeter.open(1, _FakeNvml()), NvmlMeter.open(library=_FakeNvml(fails=True))
-    assert isinstance(other, Energy)
-    assert "no GPU 1" in other.why
-    assert isinstance(old, Energy)
-    assert "Volta" in old.why
-
-
 @pytest.mark.parametrize("when", ["at the start", "at the end"])
 def test_a_counter_that_fails_once_it_was_open_gives_no_energy(when: str, tmp_path: Path) -> None:
     counter = _domain(tmp_path, "package-0", "intel-rapl:0", 900)
-    library = _FakeNvml()
-    processor, gpu = RaplMeter.open(tmp_path), NvmlMeter.open(library=library)
+    processor = RaplMeter.open(tmp_path)
     assert isinstance(processor, RaplMeter)
-    assert isinstance(gpu, NvmlMeter)
     for step in ("at the start", "at the end"):
-        library.fails = step == when
         counter.write_text("gone\n" if step == when else "900\n")
         if step == "at the start":
             processor.start()
-            gpu.start()
-    assert [meter.stop().joules for meter in (processor, gpu)] == [None, None]
+    assert processor.stop().joules is None
 
 
 class _Meter:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.noc_flits import deliver
+from tests.support import noc_compiled
+from tests.support.noc_flits import Delivery, Packet, deliver
 
-from tilewright.cost.noc import compiled
-from tilewright.cost.noc.mesh import EAST, LOCAL, NUM_PORTS, WEST, Delivery, Mesh, Packet
+from tilewright.cost.noc.mesh import EAST, LOCAL, NUM_PORTS, WEST, Mesh
 from tilewright.errors import UsageError
 
 MESH = Mesh(4, 4)
-DELIVER = {"plain": deliver, "compiled": compiled.deliver}
+DELIVER = {"plain": deliver, "compiled": noc_compiled.deliver}
 both = pytest.mark.parametrize("way", DELIVER)
 
 
@@ -180,7 +180,7 @@ def test_all_traffic_arrives(given_traffic: tuple[Mesh, tuple[Packet, ...]]) -> 
     found = deliver(mesh, packets)
     check(mesh, packets, found)
     assert deliver(mesh, packets) == found  # the same again
-    assert compiled.deliver(mesh, packets) == found
+    assert noc_compiled.deliver(mesh, packets) == found
 
 
 @pytest.mark.sampled(1)

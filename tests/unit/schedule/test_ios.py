@@ -9,6 +9,13 @@ from itertools import pairwise
 
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
+from tests.support.published_stages import (
+    PUBLISHED_NETWORK,
+    published_schedules,
+    published_stages,
+    require_valid,
+    unit_merge_sets,
+)
 from tests.support.synthetic_costs import SyntheticCosts
 
 from tilewright import zoo
@@ -34,13 +41,6 @@ from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.lazy import LazyPaths
 from tilewright.schedule.ios.network import BlockNetwork, SearchKind
-from tilewright.schedule.ios.paper import (
-    PUBLISHED_NETWORK,
-    published_schedules,
-    published_stages,
-    require_valid,
-    unit_merge_sets,
-)
 from tilewright.schedule.ios.planner import Ios
 from tilewright.schedule.ios.search import AStar
 from tilewright.schedule.ios.settle import settled

@@ -5,11 +5,11 @@
 from math import comb
 
 import pytest
+from tests.support.published_stages import count_merges, unit_merge_sets
 
-from tilewright.schedule.ios.counts import Counts, count, count_merges
+from tilewright.schedule.ios.counts import Counts, count
 from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
-from tilewright.schedule.ios.paper import unit_merge_sets
 from tilewright.zoo.ios_blocks import ZooBlock, load_blocks
 
 LARGEST = {

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.progress import checkpoint
 from tilewright.schedule.ios.endings import EndingSpace
-from tilewright.schedule.ios.graph import bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +50,6 @@ def count(space: EndingSpace) -> Counts:
         levels[size] = {}
     num_schedules = levels[0].get(0, 0)
     return Counts(graph.num_operators, width(space), num_states, num_transitions, num_schedules, len(stages))
-
-
-def count_merges(space: EndingSpace, merge_sets: Sequence[int]) -> tuple[int, int]:
-    """Transitions that take one last operator, and several that merge, over all states of an unpruned graph.
-
-    The released code counts both beside those of groups.
-    """
-    graph = space.graph
-    states = [graph.everything]
-    seen = set(states)
-    num_single = num_merged = 0
-    for state in states:
-        checkpoint()
-        sinks = graph.sinks(state)
-        num_single += sinks.bit_count()
-        num_merged += sum(
-            2 ** (sinks & members).bit_count() - 1 - (sinks & members).bit_count() for members in merge_sets
-        )
-        for i in bits(sinks):
-            rest = state & ~(1 << i)
-            if rest and rest not in seen:
-                seen.add(rest)
-                states.append(rest)
-    return num_single, num_merged
 
 
 def width(space: EndingSpace) -> int:

@@ -12,6 +12,7 @@ from tilewright.errors import UsageError
 from tilewright.partition.base import Partition
 from tilewright.schedule.base import Stage
 from tilewright.schedule.ios.costs import stage_of
+from tilewright.schedule.ios.endings import EndingSpace
 from tilewright.schedule.ios.graph import StageGraph, bits
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.zoo.ios_blocks import Unit, ZooBlock, load_blocks
@@ -121,3 +122,26 @@ def require_valid(graph: StageGraph, stages: Sequence[StageChoice]) -> None:
     if done != graph.everything:
         names = ", ".join(graph.names[i] for i in bits(graph.everything & ~done))
         raise UsageError(f"{names} never run.")
+
+
+def count_merges(space: EndingSpace, merge_sets: Sequence[int]) -> tuple[int, int]:
+    """Transitions that take one last operator, and several that merge, over all states of an unpruned graph.
+
+    The released code counts both beside those of groups.
+    """
+    graph = space.graph
+    states = [graph.everything]
+    seen = set(states)
+    num_single = num_merged = 0
+    for state in states:
+        sinks = graph.sinks(state)
+        num_single += sinks.bit_count()
+        num_merged += sum(
+            2 ** (sinks & members).bit_count() - 1 - (sinks & members).bit_count() for members in merge_sets
+        )
+        for i in bits(sinks):
+            rest = state & ~(1 << i)
+            if rest and rest not in seen:
+                seen.add(rest)
+                states.append(rest)
+    return num_single, num_merged
