@@ -11,7 +11,7 @@ import time
 from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 from tilewright.frontend.onnx import load_onnx
-from tilewright.joint_plan import joint_plan
+from tilewright.joint_plan import begun, joint_plan
 from tilewright.options import AUTO, Options
 from tilewright.partition.base import Partition
 from tilewright.passes import run_passes
@@ -45,7 +45,7 @@ def row(network: str) -> str:
     backend = target.backend(graph, asked)
     planner = UnitPlanner(backend.partition_problem.graph, target, backend, asked, PhaseClock(None, None))
     started = time.process_time()
-    given = planner.best(Recipe(UNITS, AUTO, AUTO), Budget(UNLIMITED))
+    given = begun(planner, Recipe(UNITS, AUTO, AUTO), Budget(UNLIMITED))
     joint = joint_plan(planner, given)[0].plan.schedule.quality
     joint_s = time.process_time() - started
     started = time.process_time()

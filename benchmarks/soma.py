@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.command import Namespace, Parser
 from tilewright import zoo
+from tilewright.comparison import seed_partitions
 from tilewright.compiler import optimise
 from tilewright.errors import TilewrightError
 from tilewright.frontend.onnx import load_onnx
@@ -161,7 +162,7 @@ def planned(model: onnx.ModelProto, trials: int) -> Plan:
 
 def searched(backend: NpuBackend, planner: Planner, best: Program, budget: Budget) -> Program:
     """What the search over plans of one program finds from one on, without weights that stay."""
-    judge, seeds = backend.nest_judge(), planner.seed_partitions(budget.start())
+    judge, seeds = backend.nest_judge(), seed_partitions(planner, budget.start())
 
     def check(program: Program) -> SimulatedPlan:
         return backend.plan(program.schedule, program.recipe)

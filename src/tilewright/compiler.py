@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from tilewright.comparison import best_plan
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
@@ -147,7 +148,7 @@ def plan_optimised(
     portfolio: Budget | Meter = WHOLE_PORTFOLIO,
     prices: TaskSettings | None = None,
 ) -> Planned:
-    """The same of a graph that stays as it is; `portfolio` is as for `Planner.best`, `prices` says how blocks
+    """The same of a graph that stays as it is; `portfolio` is as for `best_plan`, `prices` says how blocks
     of a joint plan are priced ahead.
 
     Raises:
@@ -159,15 +160,16 @@ def plan_optimised(
     backend = target.backend(graph, options)
     asked = Recipe(options.partition, options.schedule, options.memory)
     with collected_rarely():
-        is_joint = options.plan == "joint" and (asked == LEFT_OPEN or bool(options.only))
         only_better = asked == LEFT_OPEN and options.plan == "portfolio"
         planner = Planner(graph, target, backend, options, clock, only_better=only_better)
-        best = planner.best(asked, portfolio)
-        backend = planner.planner_of(best.plan.recipe).backend
-        if is_joint and backend.launched_parts is not None:
-            from tilewright.joint_plan import joint_plan
+        is_joint = options.plan == "joint" and asked == LEFT_OPEN and backend.launched_parts is not None
+        if is_joint or options.only:
+            from tilewright.joint_plan import begun, joint_plan
 
-            best, backend = joint_plan(planner, best, prices)
+            best, backend = joint_plan(planner, begun(planner, asked, portfolio), prices)
+        else:
+            best = best_plan(planner, asked, portfolio)
+            backend = planner.planner_of(best.plan.recipe).backend
     return Planned(
         target,
         best.plan,

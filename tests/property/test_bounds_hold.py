@@ -19,6 +19,7 @@ import pytest
 from tests.property.test_random_machines import random_machine, random_problem
 from tests.support.graphs import GraphBuilder
 
+from tilewright.comparison import best_plan
 from tilewright.cost.base import Objective
 from tilewright.errors import InfeasibleMapping, TilewrightError, UsageError
 from tilewright.families import MAPPERS, PARTITIONERS, SCHEDULERS
@@ -270,7 +271,7 @@ def require_best(seed: int, plan: Literal["portfolio", "grid"]) -> None:
     rng = random.Random(seed)
     graph, machine = network(rng), machine_of(rng)
     portfolio = planner_of(graph, machine, Options(plan=plan), only_better=plan == "portfolio")
-    cost = portfolio.best(LEFT_OPEN).plan.schedule.quality.cost
+    cost = best_plan(portfolio, LEFT_OPEN).plan.schedule.quality.cost
     alone = planner_of(graph, machine)
     for recipe in portfolio.recipes:
         with contextlib.suppress(InfeasibleMapping, UsageError):

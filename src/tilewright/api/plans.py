@@ -14,6 +14,7 @@ from typing import Any
 from tilewright.api.compilation import compilation_request
 from tilewright.api.models import Model, Shapes
 from tilewright.arguments import checked
+from tilewright.comparison import best_plan
 from tilewright.compiler import optimise
 from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import TilewrightError, UsageError
@@ -329,7 +330,7 @@ class _Comparison:
                     planner = Planner(
                         self._graph, made_for, made_for.backend(self._graph, options), options, clock
                     )
-                program = planner.best(recipe).plan
+                program = best_plan(planner, recipe).plan
                 row = _planned(target, program, planner.backend.costs.source, time.perf_counter() - start_s)
             except TilewrightError as error:
                 self._first_error = self._first_error or error

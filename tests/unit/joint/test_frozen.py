@@ -25,7 +25,8 @@ from tilewright.joint.launched.content import Numbered
 from tilewright.joint.launched.frozen import Frozen, FrozenProof, search_frozen
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer, Machine
-from tilewright.joint_plan import _frozen
+from tilewright.joint_blocks import frozen_of
+from tilewright.joint_plan import begun
 from tilewright.options import AUTO, Choice, Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import WHOLE, Split
@@ -118,7 +119,7 @@ def test_with_kernels_cut_again_alone_the_cost_is_that_of_the_exact_cutting(
     options = Options(plan="joint", only=("kernels",), partition=given)
     backend = target.backend(make(), options)
     planner = Planner(backend.partition_problem.graph, target, backend, options, PhaseClock(None, None))
-    recipe = planner.best(Recipe(given, AUTO, AUTO)).recipe
+    recipe = begun(planner, Recipe(given, AUTO, AUTO)).recipe
 
     def fused(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
         return functools.reduce(Estimate.then, map(backend.costs.fused, partition.subgraphs))
@@ -139,7 +140,7 @@ def _searched(
 ) -> tuple[Frozen, LaunchedPricer, FrozenProof]:
     """What is frozen, what its blocks cost on a machine, and the best that is left."""
     numbered = Numbered(planner.graph)
-    frozen = _frozen(planner, numbered)
+    frozen = frozen_of(planner, numbered)
     assert frozen is not None
     pricer = frozen.pricer(numbered, machine)
     for content in frozen.contents:
@@ -159,7 +160,7 @@ def test_stages_that_take_more_than_their_kernels_say_are_given_up_and_nothing_i
     both = [product(b, product(b, x, 64, 128, 128), 64, 128, 128) for _ in range(2)]
     backend = target.backend(b.finish(*both), options)
     planner = Planner(backend.partition_problem.graph, target, backend, options, PhaseClock(None, None))
-    recipe = planner.best(Recipe("layerwise", "sequential", AUTO)).recipe
+    recipe = begun(planner, Recipe("layerwise", "sequential", AUTO)).recipe
     simulated = machine_of(backend, options)
 
     def slowly(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:

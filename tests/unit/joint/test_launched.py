@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from tests.support.graphs import GraphBuilder
 
-from tilewright import joint_plan
+from tilewright import joint_blocks, joint_plan
+from tilewright.comparison import best_plan
 from tilewright.compiler import plan_optimised
 from tilewright.errors import InfeasibleMapping, InternalError, UsageError
 from tilewright.ir.graph import Graph, Value
@@ -266,7 +267,7 @@ def test_a_joint_search_whose_time_is_over_begins_nothing_more(monkeypatch: pyte
     target = find_target(TargetRef.parse("v100"))
     graph = siblings()
     planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
-    best, _ = joint_plan.joint_plan(planner, planner.best(LEFT_OPEN, Budget(deadline_s=1e-9)))
+    best, _ = joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, Budget(deadline_s=1e-9)))
     assert best.plan.recipe == best.recipe
     assert best.num_untried
 
@@ -283,7 +284,7 @@ def test_with_a_deadline_layers_one_by_one_come_first_and_may_fail(monkeypatch: 
         return program(recipe)
 
     monkeypatch.setattr(planner, "program", fail_first)
-    best = planner.best(LEFT_OPEN, Budget(2, deadline_s=1000.0))
+    best = best_plan(planner, LEFT_OPEN, Budget(2, deadline_s=1000.0))
     assert (asked[0].partition, asked[0].schedule) == (PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule)
     assert best.recipe == asked[-1] != asked[0]
     assert best.attempts[0].error == "too large in layers one by one"
@@ -292,7 +293,7 @@ def test_with_a_deadline_layers_one_by_one_come_first_and_may_fail(monkeypatch: 
 def test_a_partition_whose_time_ends_is_scheduled_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = planner_of(deep_and_small(), "v100")
     planner.options = replace(planner.options, plan="joint")
-    monkeypatch.setattr("tilewright.planner._LEAST_S", 1e-12)
+    monkeypatch.setattr("tilewright.planner.LEAST_S", 1e-12)
     planner.portfolio = Budget(deadline_s=1e-9).start()
     cut_off = planner.program(Recipe("pcgc", "sequential", "longest-liveness"))
     assert cut_off.partition.quality.status is Status.CUT_OFF
@@ -304,14 +305,14 @@ def test_a_first_plan_waits_for_no_search_of_mappings(
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     _product_mapper.cache_clear()
     planner, over = planner_of(chain(), "v100"), Budget(deadline_s=1e-9)
-    quick = planner.best(LEFT_OPEN, over)
+    quick = best_plan(planner, LEFT_OPEN, over)
     assert quick.recipe.execution == "mappings=rule"
     backend = planner.of_execution(quick.recipe).backend
     checked = backend.plan(quick.plan.schedule, quick.recipe)  # type: ignore[attr-defined]
     assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(quick.plan), rel=1e-9)
     searched = planner.program(replace(quick.recipe, execution=""))
     assert cost_of(searched) <= cost_of(quick.plan)
-    again = planner_of(chain(), "v100").best(LEFT_OPEN, over)  # all mappings are known
+    again = best_plan(planner_of(chain(), "v100"), LEFT_OPEN, over)  # all mappings are known
     assert (again.recipe.execution, cost_of(again.plan)) == ("", cost_of(searched))
 
 
@@ -321,7 +322,7 @@ def test_a_first_plan_of_one_program_searches_for_no_mapping_of_its_parts(
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     _product_mapper.cache_clear()
     planner = planner_of(chain(), "stcp920")
-    assert planner.best(LEFT_OPEN, Budget(deadline_s=1e-9)).recipe.execution == "mappings=rule"
+    assert best_plan(planner, LEFT_OPEN, Budget(deadline_s=1e-9)).recipe.execution == "mappings=rule"
     searches = planner.backend.searches
     assert searches is not None
     assert searches.count() == 1, "the one at which plans with searched mappings are given up"
@@ -340,15 +341,15 @@ def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(
     searches = Searches(itertools.count().__next__, "mappings=rule", refused)
     monkeypatch.setattr(type(planner.backend), "searches", searches)
     with pytest.raises(InternalError, match="refused by a checker"):
-        planner.best(LEFT_OPEN, Budget(deadline_s=1e-9))
+        best_plan(planner, LEFT_OPEN, Budget(deadline_s=1e-9))
 
 
 def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = siblings()
     planner = planner_of(graph, "v100")
-    best = planner.best(LEFT_OPEN, Budget(3).start(is_interruptible=True))
+    best = best_plan(planner, LEFT_OPEN, Budget(3).start(is_interruptible=True))
     unmerged = best.plan
-    stated = joint_plan.decisions_of
+    stated = joint_blocks.decisions_of
     meter = planner.portfolio
     assert meter is not None
 
@@ -359,7 +360,7 @@ def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch:
         checkpoint()
         return stated(*asked)
 
-    monkeypatch.setattr(joint_plan, "decisions_of", ended)
+    monkeypatch.setattr(joint_blocks, "decisions_of", ended)
     meter.budget = Budget(1000)
     found, _ = joint_plan.joint_plan(planner, best)
     assert meter.is_interrupted

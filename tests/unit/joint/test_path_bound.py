@@ -8,7 +8,7 @@ from tests.unit.joint.test_launched import RECIPES, planner_of, pricer_of
 from tests.unit.joint.test_proof import GRAPHS, Case
 
 from tilewright.joint.launched.content import Numbered
-from tilewright.joint.launched.path_bound import path_bound
+from tilewright.joint.launched.proof import path_bound
 
 
 @pytest.mark.parametrize("machine", ["v100", "jetson-nano"])

@@ -43,7 +43,8 @@ from tilewright.joint.launched.proof import (
     Proof,
     prove,
 )
-from tilewright.joint_plan import _Found, _with_bounds
+from tilewright.joint_blocks import with_bounds
+from tilewright.joint_plan import _Found, begun
 from tilewright.options import Options
 from tilewright.planner import LEFT_OPEN, cost_of
 from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Status
@@ -295,9 +296,9 @@ def test_sets_without_work_or_with_parts_between_no_ideals_have_bounds(
 def test_the_best_plan_of_small_blocks_needs_no_other_recipe() -> None:
     case = Case("diamond", "jetson-nano")
     case.planner.options = replace(case.planner.options, plan="joint")
-    best = case.planner.best(LEFT_OPEN, Budget(1))
+    best = begun(case.planner, LEFT_OPEN, Budget(1))
     found = _Found(case.planner, best, None)
-    search, _ = next(found.searches())  # before anything that takes long
+    search, _ = next(found.steps())  # before anything that takes long
     search(Budget(UNLIMITED).start())
     assert found.cost < cost_of(best.plan)
     assert found.cost <= case.proof(most_layers=SMALL_BLOCKS).cost * (1 + 1e-9)
@@ -382,11 +383,11 @@ def test_a_bound_above_the_plan_is_no_bound_or_our_mistake(share: float) -> None
     largest = replace(proof.largest, bound=replace(proof.bound, value=proof.cost * 3))
     wrong = replace(proof, whole_bound=None, largest=largest, closed=None)
     if share < 1:  # it costs less than its blocks alone
-        quality = _with_bounds(best, wrong, case.pricer, recipe).schedule.quality
+        quality = with_bounds(best, wrong, case.pricer, recipe).schedule.quality
         assert quality.bounds == stated.bounds
     else:
         with pytest.raises(InternalError, match="is above a cost"):
-            _with_bounds(best, wrong, case.pricer, recipe)
+            with_bounds(best, wrong, case.pricer, recipe)
 
 
 def test_lanes_that_time_cut_short_are_not_taken_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

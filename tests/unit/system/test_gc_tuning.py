@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.support.integer_networks import integer_network
 
+from tilewright.comparison import best_plan
 from tilewright.compiler import plan_optimised
 from tilewright.options import Options
-from tilewright.planner import Planner
 from tilewright.system.gc_tuning import collected_rarely
 from tilewright.target_ref import TargetRef
 
@@ -45,13 +45,12 @@ def test_who_wants_fewer_collections_or_none_is_let_alone(chosen: tuple[int, int
 
 def test_the_best_plan_is_searched_with_rare_collections(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[int] = []
-    best = Planner.best
 
-    def watched(self: Planner, *arguments: Any) -> Any:
+    def watched(*arguments: Any) -> Any:
         met.append(gc.get_threshold()[0])
-        return best(self, *arguments)
+        return best_plan(*arguments)
 
-    monkeypatch.setattr(Planner, "best", watched)
+    monkeypatch.setattr("tilewright.compiler.best_plan", watched)
     gc.set_threshold(700, 10, 10)
     plan_optimised(integer_network(3), Options(target=TargetRef.parse("interpreter")))
     assert met[0] > 700

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
+from itertools import chain
 from math import inf
 from operator import add
 from typing import NamedTuple
@@ -119,6 +120,15 @@ class LayerGraph:
     def everything(self) -> Mask:
         """All layers."""
         return (1 << len(self.members)) - 1
+
+    @property
+    def longest_path_ns(self) -> float:
+        """What any unit does along a path of layers, in lanes or not."""
+        longest: list[tuple[float, ...]] = []
+        for own, predecessors in zip(self._laned_units, self.predecessors, strict=True):
+            before = [longest[layer] for layer in bits(predecessors)]
+            longest.append(tuple(map(add, own, map(max, zip(*before, strict=True)))) if before else own)
+        return max(chain.from_iterable(longest), default=0.0)
 
     def nodes_of(self, layers: Mask) -> Mask:
         """The nodes of a set of layers."""

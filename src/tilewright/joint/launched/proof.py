@@ -145,23 +145,36 @@ def prove(
 ) -> Proof | None:
     """The cheapest plan of the space that holds some blocks, as far as the budget goes, and so far as blocks
     that are not known have at most so many layers; None: too large."""
-    graph = LayerGraph.of(
-        pricer.numbered,
-        moves.layers_cut_by([content.mask for content in best]),
-        moves.layers,
-        pricer.machine.layer_times,
-        has_lanes=pricer.machine.allows_lanes and pricer.machine.limits.num_cores > 1,
-        launch_ns=pricer.machine.launch_ns,
-        join_ns=pricer.machine.join_ns,
-        most_groups=min(pricer.machine.limits.num_groups, MOST_GROUPS),
-        floors_of_nodes_ns=pricer.machine.floors_ns,
-    )
+    graph = _layer_graph(pricer, moves, moves.layers_cut_by([content.mask for content in best]))
     ideals = graph.ideals(MOST_IDEALS)
     rules = () if ideals is not None else (IN_ORDER,)
     if ideals is None:
         ideals = graph.along([graph.layers_of(content.mask) or 0 for content in best])
     proving = _Proving(pricer, moves, graph, ideals, rules, meter, is_due, publish, most_layers, best, cost)
     return proving.run()
+
+
+def _layer_graph(pricer: LaunchedPricer, moves: Moves, members: Sequence[tuple[int, ...]]) -> LayerGraph:
+    machine = pricer.machine
+    return LayerGraph.of(
+        pricer.numbered,
+        members,
+        moves.layers,
+        machine.layer_times,
+        has_lanes=machine.allows_lanes and machine.limits.num_cores > 1,
+        launch_ns=machine.launch_ns,
+        join_ns=machine.join_ns,
+        most_groups=min(machine.limits.num_groups, MOST_GROUPS),
+        floors_of_nodes_ns=machine.floors_ns,
+    )
+
+
+def path_bound(pricer: LaunchedPricer) -> Bound:
+    """The bound of plans of whole layers that the longest path of layers on any unit gives, however many
+    ideals the network has: kernels run one after another, each of a part of any path."""
+    moves = Moves(pricer, 1)
+    path_ns = _layer_graph(pricer, moves, moves.layers).longest_path_ns
+    return Bound(pricer.machine.launch_ns + path_ns, WHOLE_LAYERS, "longest path of layers on a unit")
 
 
 class _Level(NamedTuple):

@@ -79,7 +79,7 @@ def test_with_the_lines_that_it_says_a_machine_runs_networks(name: str) -> None:
 
 
 def test_a_refusal_is_one_line_before_anything_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.compiler.Planner.best", None)
+    monkeypatch.setattr("tilewright.compiler.best_plan", None)
     monkeypatch.setattr("tilewright.targets.npu.target.batches_of", None)
     words = r"levels\[3\] GlobalBuffer `per: core` .*; levels\[4\] DRAM .*; units `- {name"
     with pytest.raises(tw.MachineError, match=words) as caught:
