@@ -15,10 +15,10 @@ from typing import Any
 
 import llvmlite
 import numba
-from numba.core import caching, compiler, serialize
+from numba.core import caching, compiler, event, serialize
 
 from tilewright.private_files import LOOPS, PrivateFolder, Records, cache_place, keeps_nothing
-from tilewright.progress import NOTICE
+from tilewright.progress import NOTICE, checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,21 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
             (str(sig), codegen.magic_tuple()),
         )
         return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+class _Ending(event.Listener):  # type: ignore[misc]
+    """What lets a search end between two of numba's passes: compiling a function with those that it calls
+    takes seconds. What is compiled by then is kept."""
+
+    def on_start(self, event: Any) -> None:
+        """A pass begins."""
+        checkpoint()
+
+    def on_end(self, event: Any) -> None:
+        """Nothing: what was made is not lost."""
+
+
+event.register("numba:run_pass", _Ending())
 
 
 @functools.cache

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.machine_code import compiled
+from tilewright.progress import SearchEnded, ending_with
+
 _INNER = """
 from tilewright.machine_code import compiled
 
@@ -100,3 +103,44 @@ def test_the_first_time_is_announced_and_only_once(tmp_path: Path) -> None:
         "compiling the loops that count and simulate, once on this machine: some seconds, up to a minute\n",
         "",
     ]
+
+
+class _After:
+    """A search that ends when it has been asked so many times whether it does."""
+
+    def __init__(self, num_asked: int) -> None:
+        self.num_left = num_asked
+
+    @property
+    def ends_here(self) -> bool:
+        self.num_left -= 1
+        return self.num_left < 0
+
+    def interrupt(self) -> bool:
+        return False
+
+
+def _twice(number: int) -> int:
+    return 2 * number
+
+
+def _twice_and_one(number: int) -> int:
+    return _twice(number) + 1
+
+
+@pytest.mark.sampled(0)
+def test_a_search_ends_while_its_loops_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it does, what it left behind compiles the next time: first what is called, then the whole."""
+    monkeypatch.setenv("TILEWRIGHT_NO_CACHE", "1")
+    called = compiled(_twice)
+    monkeypatch.setitem(globals(), "_twice", called)
+    function, num_ended = compiled(_twice_and_one), 0
+    while not function.signatures:
+        with ending_with(_After(3 * num_ended)):
+            try:
+                function(4)
+            except SearchEnded:
+                num_ended += 1
+                assert num_ended < 100, f"ends before {called.signatures} and {function.signatures}"
+    assert num_ended > 5
+    assert function(4) == 9
