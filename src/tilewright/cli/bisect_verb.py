@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
-from tilewright.cli.flags import INPUTS, MODEL, CompileFlags
+from tilewright.cli.flags import ATOL, INPUTS, MODEL, RTOL, CompileFlags
 from tilewright.cli.output import as_argument, hint, progress, show
 from tilewright.errors import NumericMismatch
 
@@ -15,10 +13,8 @@ def bisect(
     flags: CompileFlags,
     model: Path = MODEL,
     inputs: Path | None = INPUTS,
-    rtol: float = typer.Option(
-        1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
-    ),
-    atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
+    rtol: float = RTOL,
+    atol: float = ATOL,
 ) -> None:
     """Find the first kernel whose result differs from the reference; exit code 4 if one does.
 

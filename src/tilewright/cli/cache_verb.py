@@ -1,4 +1,7 @@
-"""`tilewright cache`: compiled kernels, and findings of tuning, kept between runs."""
+"""`tilewright cache`: compiled kernels, and findings of tuning, kept between runs.
+
+Compiled kernels, and what tuning found, kept between runs. Example: `tilewright cache ls`.
+"""
 
 from __future__ import annotations
 

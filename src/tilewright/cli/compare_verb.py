@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, CompileFlags
+from tilewright.cli.flags import ATOL, INPUTS, RTOL, CompileFlags
 from tilewright.cli.output import hint, progress, show
 from tilewright.errors import NumericMismatch
 from tilewright.text.formatting import counted
@@ -24,10 +24,8 @@ def compare(
         "--layers",
         help="Compare every value that one kernel passes to another with the interpreter's.",
     ),
-    rtol: float = typer.Option(
-        1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
-    ),
-    atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
+    rtol: float = RTOL,
+    atol: float = ATOL,
 ) -> None:
     """Compare two engines, targets or artifacts, output by output; exit code 4 if they differ.
 

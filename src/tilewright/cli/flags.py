@@ -141,6 +141,8 @@ def _instruction_sets() -> tuple[str, ...]:
 
 MODEL = typer.Argument(metavar="MODEL", help="An ONNX file, or an artifact that `tilewright compile` wrote.")
 INPUTS = typer.Option(None, "--input", "-i", help="Inputs: an .npz file with one array for each input.")
+RTOL = typer.Option(1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value.")
+ATOL = typer.Option(1e-6, "--atol", help="Allowed difference, absolute.")
 SHAPES, THREADS, SEED, CACHE = map(flag, ("shapes", "threads", "seed", "cache_dir"))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 import typer
@@ -25,121 +27,29 @@ from tilewright.version import __version__
 
 PROGRAM = "tilewright"
 
-# The panel of `tilewright --help` in which each verb stands, and its line there: how its own help begins.
-# Its module is `<verb>_verb`, with _ for -.
-VERBS: dict[str, tuple[str, str]] = {
-    "demo": (
-        "Start",
-        "Build a network, compile it for this processor, check it, time it. Needs no file and no download.",
-    ),
-    "doctor": (
-        "Start",
-        "Check the installation and describe the machine; exit code 1 if something is broken.",
-    ),
-    "zoo": (
-        "Start",
-        "Networks of the literature, built as ONNX with seeded weights. "
-        "Example: `tilewright zoo build resnet50`.",
-    ),
-    "targets": (
-        "Look",
-        "List targets, where models run, and machines, which `tilewright map` takes; or describe one.",
-    ),
-    "planners": (
-        "Look",
-        "List planners and passes by name; one family or one name with its options, written in braces.",
-    ),
-    "inspect": ("Look", "Show operators, shapes, parameters, work and memory of a model or an artifact."),
-    "check": (
-        "Look",
-        "Say which operators a target runs, and how; exit code 3 if it does not run all of them.",
-    ),
-    "explain": ("Look", "Show which nodes became which kernel, and why edges were fused or cut."),
-    "view": (
-        "Look",
-        "Write the graph of a model as one HTML page: a box for each kernel, redder the longer it takes.",
-    ),
-    "diff": (
-        "Look",
-        "Show what differs between two compiled models: options, figures, nodes, kernels; nothing runs.",
-    ),
-    "schema": ("Look", "Print a JSON Schema; without a name, list them."),
-    "compile": (
-        "Build",
-        "Compile a model into an artifact, and say how long each phase took and what came out.",
-    ),
-    "tune": (
-        "Build",
-        "Measure other ways to compute each kernel, in the running model, and keep what is faster.",
-    ),
-    "worker": (
-        "Build",
-        "Measure code that `tilewright tune --runner` sends from another machine; ends with the connection.",
-    ),
-    "quantize": (
-        "Build",
-        "Quantise a model to whole numbers of 8 or 4 bits, and say what it then errs and takes.",
-    ),
-    "learn": (
-        "Build",
-        "Learn how far a target's cost estimates are off, from kernels that are measured here or simulated.",
-    ),
-    "export": (
-        "Build",
-        "Write a model or an artifact as an object file that a C program links, with header and weights.",
-    ),
-    "plan": (
-        "Build",
-        "Show what plans of a model cost, beside lower bounds, on any target; nothing is compiled or run.",
-    ),
-    "map": (
-        "Build",
-        "Find an operator's loops for each level of a machine's memory, with cost and a lower bound.",
-    ),
-    "cache": (
-        "Build",
-        "Compiled kernels, and what tuning found, kept between runs. Example: `tilewright cache ls`.",
-    ),
-    "trust": (
-        "Build",
-        "Choose whose artifacts may run their machine code here; the code of all others is generated again. "
-        "Example: `tilewright trust ls`.",
-    ),
-    "run": ("Run", "Run a model or an artifact once, and show the shape and range of each output."),
-    "generate": (
-        "Run",
-        "Generate tokens with a language model, from a cache of keys and values where it has one.",
-    ),
-    "bench": (
-        "Run",
-        "Measure latency or throughput, in turns with other engines and models, and say which is faster.",
-    ),
-    "profile": (
-        "Run",
-        "Time every kernel in the running model, and compare it with what this machine could do.",
-    ),
-    "compare": (
-        "Run",
-        "Compare two engines, targets or artifacts, output by output; exit code 4 if they differ.",
-    ),
-    "compare-schedules": (
-        "Run",
-        "Compile a model with several schedulers, and show estimates beside measured times.",
-    ),
-    "simulate": (
-        "Run",
-        "Plan a network for an accelerator with software-managed buffers, and simulate one batch.",
-    ),
-    "reproduce": (
-        "Run",
-        "Reproduce a paper's tables and figures beside the paper's own numbers, as one HTML file.",
-    ),
-    "bisect": (
-        "Debug",
-        "Find the first kernel whose result differs from the reference; exit code 4 if one does.",
-    ),
-    "reduce": ("Debug", "Cut a failing model down to the nodes that fail, and write these as a model."),
+_PANELS: Mapping[str, tuple[str, ...]] = {
+    "Start": ("demo", "doctor", "zoo"),
+    "Look": ("targets", "planners", "inspect", "check", "explain", "view", "diff", "schema"),
+    "Build": ("compile", "tune", "worker", "quantize", "learn", "export", "plan", "map", "cache", "trust"),
+    "Run": ("run", "generate", "bench", "profile", "compare", "compare-schedules", "simulate", "reproduce"),
+    "Debug": ("bisect", "reduce"),
 }
+VERBS: Mapping[str, str] = {verb: panel for panel, verbs in _PANELS.items() for verb in verbs}
+"""The panel of `tilewright --help` in which each verb stands. Its module is `<verb>_verb`, with _ for -."""
+
+
+def first_paragraph(verb: str) -> str:
+    """How the help of a verb begins, read from its file: to import all would load most of the compiler.
+
+    That of several commands is what their module says behind its first line.
+    """
+    name = verb.replace("-", "_")
+    module = ast.parse(Path(__file__).with_name(f"{name}_verb.py").read_text(encoding="utf-8"))
+    functions = {part.name: part for part in module.body if isinstance(part, ast.FunctionDef)}
+    own = functions.get(name) or functions.get(f"{name}_")
+    paragraphs = (ast.get_docstring(own or module) or "").split("\n\n")
+    return " ".join(paragraphs[0 if own else 1].split())
+
 
 _MARKUP: Literal["markdown"] = "markdown"
 
@@ -152,7 +62,7 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, verb: str) -> Any:
         if verb not in self._made:
-            self._made[verb] = _command(verb, *VERBS[verb])
+            self._made[verb] = _command(verb, VERBS[verb])
         return self._made[verb]
 
     def __iter__(self) -> Iterator[str]:
@@ -162,13 +72,13 @@ class _Commands(Mapping[str, Any]):
         return len(VERBS)
 
 
-def _command(verb: str, panel: str, line: str) -> Any:
+def _command(verb: str, panel: str) -> Any:
     """What its module has: several `COMMANDS`, or one of its name, with _ behind if Python has it, too."""
     alone = typer.Typer(rich_markup_mode=_MARKUP)
     name = verb.replace("-", "_")
     module = importlib.import_module(f"tilewright.cli.{name}_verb")
     if hasattr(module, "COMMANDS"):
-        group = typer.Typer(no_args_is_help=True, help=line)
+        group = typer.Typer(no_args_is_help=True, help=first_paragraph(verb))
         for inner, command in module.COMMANDS.items():
             add_verb(group, inner, command)
         alone.add_typer(group, name=verb, rich_help_panel=panel)
@@ -193,8 +103,8 @@ class _Verbs(typer.core.TyperGroup):
         made, self.commands = (
             self.commands,
             {
-                verb: typer.core.TyperCommand(verb, help=line, rich_help_panel=panel)
-                for verb, (panel, line) in VERBS.items()
+                verb: typer.core.TyperCommand(verb, help=first_paragraph(verb), rich_help_panel=panel)
+                for verb, panel in VERBS.items()
             },
         )
         super().format_help(ctx, formatter)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, CompileFlags
+from tilewright.cli.flags import ATOL, INPUTS, RTOL, CompileFlags
 from tilewright.cli.output import hint, progress, show
 
 
@@ -26,10 +26,8 @@ def reduce(
         help="A command that fails on such a model, with {} for its file; finds crashes, too.",
     ),
     trials: int = typer.Option(500, "--trials", min=1, help="Try at most this many parts."),
-    rtol: float = typer.Option(
-        1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
-    ),
-    atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
+    rtol: float = RTOL,
+    atol: float = ATOL,
 ) -> None:
     """Cut a failing model down to the nodes that fail, and write these as a model.
 

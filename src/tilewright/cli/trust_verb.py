@@ -1,4 +1,8 @@
-"""`tilewright trust`: whose artifacts run their machine code here."""
+"""`tilewright trust`: whose artifacts run their machine code here.
+
+Choose whose artifacts may run their machine code here; the code of all others is generated again. Example:
+`tilewright trust ls`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`tilewright zoo`: networks to try things on, built here, no download."""
+"""`tilewright zoo`: networks to try things on, built here, no download.
+
+Networks of the literature, built as ONNX with seeded weights. Example: `tilewright zoo build resnet50`.
+"""
 
 from __future__ import annotations
 
