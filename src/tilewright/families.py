@@ -84,40 +84,45 @@ MAPPERS = _family(
     },
 )
 
-PASSES = _family(
-    "pass",
-    "passes",
-    "Pass",
-    {
-        "merge-quantization": "merge_quantization:MergeQuantization",
-        "recognise-quantized": "recognise_quantized:RecogniseQuantized",
-        "fold-constants": "fold_constants:FoldConstants",
-        "canonicalise": "canonicalise:Canonicalise",
-        "common-subexpressions": "common_subexpressions:CommonSubexpressions",
-        "eliminate-identity": "eliminate_identity:EliminateIdentity",
-        "loop-recurrent": "loop_recurrent:LoopRecurrent",
-        "expand-recurrent": "expand_recurrent:ExpandRecurrent",
-        "merge-reshapes": "merge_reshapes:MergeReshapes",
-        "merge-transposes": "merge_transposes:MergeTransposes",
-        "merge-slices": "merge_slices:MergeSlices",
-        "expand-transforms": "expand_transforms:ExpandTransforms",
-        "fold-pad": "fold_pad:FoldPad",
-        "fold-batch-norm": "fold_batch_norm:FoldBatchNorm",
-        "fold-scale-shift": "fold_scale_shift:FoldScaleShift",
-        "fold-bias": "fold_bias:FoldBias",
-        "recognise-gelu": "recognise_gelu:RecogniseGelu",
-        "recognise-layer-norm": "recognise_layer_norm:RecogniseLayerNorm",
-        "recognise-rms-norm": "recognise_rms_norm:RecogniseRmsNorm",
-        "recognise-softmax": "recognise_softmax:RecogniseSoftmax",
-        "recognise-silu": "recognise_silu:RecogniseSilu",
-        "recognise-hard-swish": "recognise_hard_swish:RecogniseHardSwish",
-        "recognise-mish": "recognise_mish:RecogniseMish",
-        "recognise-attention": "recognise_attention:RecogniseAttention",
-        "recognise-groups": "recognise_groups:RecogniseGroups",
-        "recognise-cache": "recognise_cache:RecogniseCache",
-        "dead-code": "dead_code:DeadCode",
-    },
+_PIPELINE = (
+    "merge-quantization",
+    "recognise-quantized",
+    "fold-constants",
+    "expand-transforms",
+    "canonicalise",
+    "common-subexpressions",
+    "eliminate-identity",
+    "loop-recurrent",
+    "expand-recurrent",
+    "merge-reshapes",
+    "merge-transposes",
+    "merge-slices",
+    "fold-pad",
+    "fold-batch-norm",
+    "fold-scale-shift",
+    "fold-bias",
+    "recognise-gelu",
+    "recognise-layer-norm",
+    "recognise-rms-norm",
+    "recognise-softmax",
+    "recognise-silu",
+    "recognise-hard-swish",
+    "recognise-mish",
+    "recognise-attention",
+    "recognise-groups",
+    "recognise-cache",
+    "dead-code",
 )
+"""Passes in the order in which they run. Quantised layers come first: folding would turn their weights into
+floats."""
+
+
+def _path_of_pass(name: str) -> str:
+    """The class of a pass, whose file and class are called as it is."""
+    return f"{name.replace('-', '_')}:{''.join(word.capitalize() for word in name.split('-'))}"
+
+
+PASSES = _family("pass", "passes", "Pass", {name: _path_of_pass(name) for name in _PIPELINE})
 
 TARGETS = _family(
     "target",

@@ -21,36 +21,7 @@ __all__ = ["PASSES", "PIPELINE", "Pass", "PassReport", "PassResult", "Remark", "
 
 PASSES: Registry[Pass] = families.PASSES
 
-# Quantised layers come first: folding would turn their weights into floats.
-PIPELINE: tuple[str, ...] = (
-    "merge-quantization",
-    "recognise-quantized",
-    "fold-constants",
-    "expand-transforms",
-    "canonicalise",
-    "common-subexpressions",
-    "eliminate-identity",
-    "loop-recurrent",
-    "expand-recurrent",
-    "merge-reshapes",
-    "merge-transposes",
-    "merge-slices",
-    "fold-pad",
-    "fold-batch-norm",
-    "fold-scale-shift",
-    "fold-bias",
-    "recognise-gelu",
-    "recognise-layer-norm",
-    "recognise-rms-norm",
-    "recognise-softmax",
-    "recognise-silu",
-    "recognise-hard-swish",
-    "recognise-mish",
-    "recognise-attention",
-    "recognise-groups",
-    "recognise-cache",
-    "dead-code",
-)
+PIPELINE: tuple[str, ...] = PASSES.built_in_names()
 
 
 # These compute something else than the model says, equal but for rounding: strict models go without.
