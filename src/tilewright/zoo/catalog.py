@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from tilewright.zoo import (
-    classic,
-    conformer,
-    convnext,
-    darknet,
-    dlrm,
-    excite,
-    gpt,
-    ios,
-    mixer,
-    mobile,
-    mobilevit,
-    recurrent,
-    regnet,
-    resnet,
-    swin,
-    tailor,
-    transformers,
-    unet,
-    yolo,
-)
-from tilewright.zoo.network import by_name
+from importlib import import_module
 
-NETWORKS = by_name(
-    (
-        *resnet.NETWORKS,
-        *regnet.NETWORKS,
-        *tailor.NETWORKS,
-        *classic.NETWORKS,
-        *mobile.NETWORKS,
-        *excite.NETWORKS,
-        *mobilevit.NETWORKS,
-        *convnext.NETWORKS,
-        *swin.NETWORKS,
-        *mixer.NETWORKS,
-        *unet.NETWORKS,
-        *ios.NETWORKS,
-        *darknet.NETWORKS,
-        *yolo.NETWORKS,
-        *transformers.NETWORKS,
-        *gpt.NETWORKS,
-        *recurrent.NETWORKS,
-        *conformer.NETWORKS,
-        *dlrm.NETWORKS,
-    )
+from tilewright.zoo.network import ZooNetwork, by_name
+
+_FAMILIES = (
+    "resnet",
+    "regnet",
+    "tailor",
+    "classic",
+    "mobile",
+    "excite",
+    "mobilevit",
+    "convnext",
+    "swin",
+    "mixer",
+    "unet",
+    "ios",
+    "darknet",
+    "yolo",
+    "transformers",
+    "gpt",
+    "recurrent",
+    "conformer",
+    "dlrm",
 )
+
+
+def _networks(family: str) -> tuple[ZooNetwork, ...]:
+    found: tuple[ZooNetwork, ...] = import_module(f"tilewright.zoo.{family}").NETWORKS
+    return found
+
+
+NETWORKS = by_name(tuple(network for family in _FAMILIES for network in _networks(family)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.zoo.builder import Builder, Extents, Tensor
-from tilewright.zoo.layers import classifier, conv_bn
+from tilewright.zoo.builder import Builder, Tensor
+from tilewright.zoo.layers import classifier, conv_bn, conv_layer
 from tilewright.zoo.network import Size, image_network
 
 # VGG
@@ -86,12 +86,8 @@ def _densenet121(b: Builder, x: Tensor) -> None:
 # Inception v3
 
 
-def _unit(
-    b: Builder, x: Tensor, channels: int, kernel: Extents, name: str, *, stride: int = 1, padding: Extents = 0
-) -> Tensor:
-    with b.scope(name):
-        y = conv_bn(b, x, channels, kernel, stride=stride, padding=padding, eps=1e-3, names=("conv", "bn"))
-        return b.relu(y)
+_unit = partial(conv_layer, activation=Builder.relu, padding=0, eps=1e-3)
+"""A convolution without padding, unless it says so."""
 
 
 def _pool_branch(b: Builder, x: Tensor, channels: int) -> Tensor:

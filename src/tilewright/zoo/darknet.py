@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import conv_bn, leaky_relu, mish
+from tilewright.zoo.layers import conv_layer, leaky_relu, mish
 from tilewright.zoo.network import Size, image_network
 
 # Gamma of the layers with Mish. Well above 1 Mish acts like a ReLU, whose gain does not depend on its input:
@@ -13,25 +13,7 @@ from tilewright.zoo.network import Size, image_network
 _SCALE, _BRANCH_SCALE = 2.0, 1.0
 _OUTPUTS = 3 * (80 + 5)  # anchors x (classes + box + objectness)
 
-Activation = Callable[[Builder, Tensor], Tensor]
-
-
-def _layer(
-    b: Builder,
-    x: Tensor,
-    channels: int,
-    kernel: int,
-    name: str,
-    *,
-    stride: int = 1,
-    activation: Activation = leaky_relu,
-    scale: float = 1.0,
-) -> Tensor:
-    with b.scope(name):
-        y = conv_bn(
-            b, x, channels, kernel, stride=stride, padding=kernel // 2, scale=scale, names=("conv", "bn")
-        )
-        return activation(b, y)
+_layer = partial(conv_layer, activation=leaky_relu)
 
 
 def _head(b: Builder, x: Tensor, channels: int, name: str) -> None:
@@ -51,11 +33,7 @@ def _cross_stage(b: Builder, x: Tensor, channels: int, blocks: int) -> Tensor:
     first = blocks == 1
     width = channels if first else channels // 2
 
-    def layer(
-        x: Tensor, channels: int, kernel: int, name: str, scale: float = _SCALE, stride: int = 1
-    ) -> Tensor:
-        return _layer(b, x, channels, kernel, name, stride=stride, scale=scale, activation=mish)
-
+    layer = partial(conv_layer, b, activation=mish, scale=_SCALE)
     x = layer(x, channels, 3, "down", stride=2)
     kept = layer(x, width, 1, "route")
     y = layer(x, width, 1, "main")

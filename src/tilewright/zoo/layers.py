@@ -152,6 +152,41 @@ def conv_bn(
     return b.batch_norm(y, scale=scale, eps=eps, name=bn)
 
 
+def conv_layer(
+    b: Builder,
+    x: Tensor,
+    channels: int,
+    kernel: Extents,
+    name: str,
+    *,
+    activation: Activation,
+    names: tuple[str, str] = ("conv", "bn"),
+    stride: int = 1,
+    padding: Extents | None = None,
+    groups: int = 1,
+    scale: float = 1.0,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`conv_bn` and an activation, all named within `name`; windows of one number keep the image's size."""
+    if padding is None:
+        assert isinstance(kernel, int), "windows that are not square say what they pad"
+        padding = kernel // 2
+    with b.scope(name):
+        y = conv_bn(
+            b,
+            x,
+            channels,
+            kernel,
+            names=names,
+            stride=stride,
+            padding=padding,
+            groups=groups,
+            scale=scale,
+            eps=eps,
+        )
+        return activation(b, y)
+
+
 def excite(b: Builder, x: Tensor, squeeze: int, inner: Activation, gate: str = "Sigmoid") -> Tensor:
     """Scale each channel by a gate that two 1 x 1 convolutions compute from the channel means."""
     y = b.global_avg_pool(x)

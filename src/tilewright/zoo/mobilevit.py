@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import attention, classifier, conv_bn, dense, layer_norm, silu
+from tilewright.zoo.layers import attention, classifier, conv_bn, conv_layer, dense, layer_norm, silu
 from tilewright.zoo.network import Size, image_network
 
 _PATCH = 2
@@ -12,31 +14,12 @@ _HEADS = 4
 _SCALE, _LINEAR_SCALE, _BRANCH_SCALE = 3.0, 1.0, 0.5
 
 
-def _conv_layer(
-    b: Builder,
-    x: Tensor,
-    channels: int,
-    kernel: int,
-    name: str,
-    *,
-    stride: int = 1,
-    groups: int = 1,
-    scale: float = _SCALE,
-    activate: bool = True,
-) -> Tensor:
-    with b.scope(name):
-        y = conv_bn(
-            b,
-            x,
-            channels,
-            kernel,
-            stride=stride,
-            padding=kernel // 2,
-            groups=groups,
-            scale=scale,
-            names=("convolution", "normalization"),
-        )
-        return silu(b, y, name="activation") if activate else y
+def _named_silu(b: Builder, x: Tensor) -> Tensor:
+    return silu(b, x, name="activation")
+
+
+_NAMES = ("convolution", "normalization")
+_conv_layer = partial(conv_layer, activation=_named_silu, names=_NAMES, scale=_SCALE)
 
 
 def _inverted_residual(b: Builder, x: Tensor, channels: int, stride: int, name: str) -> Tensor:
@@ -46,7 +29,8 @@ def _inverted_residual(b: Builder, x: Tensor, channels: int, stride: int, name: 
         y = _conv_layer(b, x, inner, 1, "expand_1x1")
         y = _conv_layer(b, y, inner, 3, "conv_3x3", stride=stride, groups=inner)
         scale = _BRANCH_SCALE if shortcut else _LINEAR_SCALE
-        y = _conv_layer(b, y, channels, 1, "reduce_1x1", scale=scale, activate=False)
+        with b.scope("reduce_1x1"):
+            y = conv_bn(b, y, channels, 1, scale=scale, names=_NAMES)
         return b.add(x, y, name="residual") if shortcut else y
 
 

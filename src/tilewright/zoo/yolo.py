@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.records import dataclass
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import conv_bn, silu
+from tilewright.zoo.layers import conv_layer, silu
 from tilewright.zoo.network import Size, image_network
 
 _CLASSES = 80
@@ -35,32 +35,7 @@ class _Scale:
         return math.ceil(count * self.width / 8) * 8
 
 
-def _layer(
-    b: Builder,
-    x: Tensor,
-    channels: int,
-    kernel: int,
-    name: str,
-    *,
-    stride: int = 1,
-    padding: int | None = None,
-    groups: int = 1,
-    scale: float = _SCALE,
-) -> Tensor:
-    with b.scope(name):
-        y = conv_bn(
-            b,
-            x,
-            channels,
-            kernel,
-            stride=stride,
-            padding=kernel // 2 if padding is None else padding,
-            groups=groups,
-            scale=scale,
-            eps=_EPS,
-            names=("conv", "bn"),
-        )
-        return silu(b, y)
+_layer = partial(conv_layer, activation=silu, scale=_SCALE, eps=_EPS)
 
 
 def _maybe_separate(
