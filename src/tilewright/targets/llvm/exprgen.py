@@ -31,13 +31,6 @@ STORAGE_ELEMENTS: Mapping[DType, str] = {
 }  # fmt: skip
 _HALF_ELEMENTS = {DType.FLOAT16: "half", DType.BFLOAT16: "bfloat"}
 
-# Functions with a vector form for float and double.
-_MATHEMATICAL = (
-    "exp", "log", "log1p", "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-    "asinh", "acosh", "atanh", "erf", "exp_nonpositive", "gelu", "silu", "pow", "mod", "fmod", "sign",
-    "sigmoid",
-)  # fmt: skip
-
 Known = Callable[[Expr], "Val | None"]
 
 
@@ -383,8 +376,8 @@ def _compare(function: str) -> Operation:
     return emit
 
 
-def _mathematical(function: str) -> Operation:
-    return lambda e, dtype, v: VECTOR_FUNCTIONS[function](e, *v)
+def _mathematical(function: Callable[..., Val]) -> Operation:
+    return lambda e, dtype, v: function(e, *v)
 
 
 def _divide(e: Emitter, dtype: DType, a: Val, b: Val, *, remainder: bool) -> Val:
@@ -504,15 +497,7 @@ _FLOAT_OPS: dict[str, Operation] = {
     "sub": lambda e, t, v: e.fsub(v[0], v[1]),
     "mul": lambda e, t, v: e.fmul(v[0], v[1]),
     "div": lambda e, t, v: e.fdiv(v[0], v[1]),
-    "neg": lambda e, t, v: e.fneg(v[0]),
-    "abs": lambda e, t, v: e.fabs(v[0]),
-    "sqrt": lambda e, t, v: e.sqrt(v[0]),
-    "reciprocal": lambda e, t, v: e.fdiv(1.0, v[0]),
-    "floor": lambda e, t, v: e.floor(v[0]),
-    "ceil": lambda e, t, v: e.ceil(v[0]),
-    "round": lambda e, t, v: e.roundeven(v[0]),
-    "trunc": lambda e, t, v: e.trunc(v[0]),
     "is_nan": lambda e, t, v: e.fcmp("uno", v[0], v[0]),
     "is_inf": _is_inf,
-    **{name: _mathematical(name) for name in _MATHEMATICAL},
+    **{name: _mathematical(function) for name, function in VECTOR_FUNCTIONS.items()},
 }

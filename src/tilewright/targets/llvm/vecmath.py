@@ -6,7 +6,7 @@ correctly rounded.
 Nothing calls a math library: a kernel links against nothing, and the same input gives the same bits in any
 lane, at any width, on any target with fused multiply-adds.
 
-`VECTOR_FUNCTIONS` has the float functions of `tilewright.ir.expr.FUNCTIONS`, by name.
+`VECTOR_FUNCTIONS` is the one table of them by their names in `tilewright.ir.expr.FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -21,136 +21,26 @@ from tilewright.targets.llvm.values import Operand, Val
 Unary = Callable[[Emitter, Val], Val]
 
 
-def _by_element(x: Val, single: Unary, double: Unary, e: Emitter) -> Val:
-    if x.type.element == "float":
-        return single(e, x)
-    if x.type.element == "double":
-        return double(e, x)
-    raise TypeError(f"vector math on {x.typed}: widen it to float first (to_float)")
+def _by_element(single: Unary, double: Unary) -> Unary:
+    """A function that floats and doubles each have a version of."""
+
+    def emit(e: Emitter, x: Val) -> Val:
+        if x.type.element == "float":
+            return single(e, x)
+        if x.type.element == "double":
+            return double(e, x)
+        raise TypeError(f"vector math on {x.typed}: widen it to float first (to_float)")
+
+    return emit
 
 
-def _in_double(e: Emitter, x: Val, function: Unary) -> Val:
-    """A float function computed in double and rounded."""
+def _in_double(function: Unary) -> Unary:
+    """A function whose floats are computed in double and rounded."""
 
     def single(e: Emitter, x: Val) -> Val:
         return e.cast("fptrunc", function(e, e.cast("fpext", x, "double")), "float")
 
-    return _by_element(x, single, function, e)
-
-
-def exp(e: Emitter, x: Val) -> Val:
-    """Exponential."""
-    return _by_element(x, vecmath32.exp, vecmath64.exp, e)
-
-
-def exp_nonpositive(e: Emitter, x: Val) -> Val:
-    """Exponential of what is at most 0."""
-    return _by_element(x, vecmath32.exp_nonpositive, vecmath64.exp, e)
-
-
-def expm1(e: Emitter, x: Val) -> Val:
-    """exp(x) - 1 without cancellation."""
-    return _by_element(x, vecmath32.expm1, vecmath64.expm1, e)
-
-
-def log(e: Emitter, x: Val) -> Val:
-    """Natural logarithm: -inf at zero, NaN below."""
-    return _by_element(x, vecmath32.log, vecmath64.log, e)
-
-
-def log1p(e: Emitter, x: Val) -> Val:
-    """log(1 + x) without cancellation."""
-    return _by_element(x, vecmath32.log1p, vecmath64.log1p, e)
-
-
-def tanh(e: Emitter, x: Val) -> Val:
-    """Hyperbolic tangent."""
-    return _by_element(x, vecmath32.tanh, vecmath64.tanh, e)
-
-
-def sigmoid(e: Emitter, x: Val) -> Val:
-    """1 / (1 + exp(-x))."""
-    return _by_element(x, vecmath32.sigmoid, vecmath64.sigmoid, e)
-
-
-def erf(e: Emitter, x: Val) -> Val:
-    """Error function."""
-    return _by_element(x, vecmath32.erf, vecmath64.erf, e)
-
-
-def gelu(e: Emitter, x: Val) -> Val:
-    """x times the normal distribution function of x."""
-    return _by_element(x, vecmath32.gelu, vecmath64.gelu, e)
-
-
-def silu(e: Emitter, x: Val) -> Val:
-    """x times its sigmoid."""
-    return _by_element(x, vecmath32.silu, lambda e, x: e.fmul(x, vecmath64.sigmoid(e, x)), e)
-
-
-def softplus(e: Emitter, x: Val) -> Val:
-    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)): overflows nowhere."""
-    return e.fadd(e.maximum(x, 0.0), log1p(e, exp(e, e.fneg(e.fabs(x)))))
-
-
-def sin(e: Emitter, x: Val) -> Val:
-    """Sine, for every finite argument."""
-    return _in_double(e, x, vectrig.sin)
-
-
-def cos(e: Emitter, x: Val) -> Val:
-    """Cosine, for every finite argument."""
-    return _in_double(e, x, vectrig.cos)
-
-
-def tan(e: Emitter, x: Val) -> Val:
-    """Tangent, for every finite argument."""
-    return _in_double(e, x, vectrig.tan)
-
-
-def asin(e: Emitter, x: Val) -> Val:
-    """Arc sine: NaN beyond 1."""
-    return _in_double(e, x, vecmath64.asin)
-
-
-def acos(e: Emitter, x: Val) -> Val:
-    """Arc cosine: NaN beyond 1."""
-    return _in_double(e, x, vecmath64.acos)
-
-
-def atan(e: Emitter, x: Val) -> Val:
-    """Arc tangent."""
-    return _in_double(e, x, vecmath64.atan)
-
-
-def sinh(e: Emitter, x: Val) -> Val:
-    """Hyperbolic sine."""
-    return _in_double(e, x, vecmath64.sinh)
-
-
-def cosh(e: Emitter, x: Val) -> Val:
-    """Hyperbolic cosine."""
-    return _in_double(e, x, vecmath64.cosh)
-
-
-def asinh(e: Emitter, x: Val) -> Val:
-    """Inverse hyperbolic sine."""
-    return _in_double(e, x, vecmath64.asinh)
-
-
-def acosh(e: Emitter, x: Val) -> Val:
-    """Inverse hyperbolic cosine: NaN below 1."""
-    return _in_double(e, x, vecmath64.acosh)
-
-
-def atanh(e: Emitter, x: Val) -> Val:
-    """Inverse hyperbolic tangent: infinite at 1, NaN beyond."""
-    return _in_double(e, x, vecmath64.atanh)
-
-
-def reciprocal(e: Emitter, x: Val) -> Val:
-    """1 / x, correctly rounded."""
-    return e.fdiv(1.0, x)
+    return _by_element(single, function)
 
 
 def sign(e: Emitter, x: Val) -> Val:
@@ -253,28 +143,28 @@ VECTOR_FUNCTIONS: Mapping[str, Callable[..., Val]] = {
     "fmod": fmod,
     "pow": pow,
     "sign": sign,
-    "exp": exp,
-    "exp_nonpositive": exp_nonpositive,
-    "log": log,
-    "log1p": log1p,
-    "expm1": expm1,
-    "reciprocal": reciprocal,
-    "sin": sin,
-    "cos": cos,
-    "tan": tan,
-    "asin": asin,
-    "acos": acos,
-    "atan": atan,
-    "sinh": sinh,
-    "cosh": cosh,
-    "tanh": tanh,
-    "asinh": asinh,
-    "acosh": acosh,
-    "atanh": atanh,
-    "erf": erf,
-    "gelu": gelu,
-    "sigmoid": sigmoid,
-    "silu": silu,
+    "exp": _by_element(vecmath32.exp, vecmath64.exp),
+    "exp_nonpositive": _by_element(vecmath32.exp_nonpositive, vecmath64.exp),
+    "expm1": _by_element(vecmath32.expm1, vecmath64.expm1),
+    "log": _by_element(vecmath32.log, vecmath64.log),
+    "log1p": _by_element(vecmath32.log1p, vecmath64.log1p),
+    "tanh": _by_element(vecmath32.tanh, vecmath64.tanh),
+    "sigmoid": _by_element(vecmath32.sigmoid, vecmath64.sigmoid),
+    "silu": _by_element(vecmath32.silu, lambda e, x: e.fmul(x, vecmath64.sigmoid(e, x))),
+    "erf": _by_element(vecmath32.erf, vecmath64.erf),
+    "gelu": _by_element(vecmath32.gelu, vecmath64.gelu),
+    "sin": _in_double(vectrig.sin),
+    "cos": _in_double(vectrig.cos),
+    "tan": _in_double(vectrig.tan),
+    "asin": _in_double(vecmath64.asin),
+    "acos": _in_double(vecmath64.acos),
+    "atan": _in_double(vecmath64.atan),
+    "sinh": _in_double(vecmath64.sinh),
+    "cosh": _in_double(vecmath64.cosh),
+    "asinh": _in_double(vecmath64.asinh),
+    "acosh": _in_double(vecmath64.acosh),
+    "atanh": _in_double(vecmath64.atanh),
+    "reciprocal": lambda e, x: e.fdiv(1.0, x),
     "max": Emitter.maximum,
     "min": Emitter.minimum,
     "neg": Emitter.fneg,
