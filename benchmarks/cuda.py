@@ -35,7 +35,7 @@ from benchmarks.cuda_peers import CHAIN, cudnn_us, torch_us
 from tilewright.compiler import compile_graph
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
-from tilewright.targets.cuda import check_ptx
+from tilewright.targets.cuda import assembler
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.device import Device, GraphNode, Join, KernelCode, Kernels, Launch, LoadedGraph
 from tilewright.targets.cuda.devices import open_device
@@ -520,7 +520,7 @@ def prepare(folder: Path, isa: str, only: str) -> int:
                 code_of(model, accuracy=accuracy, schedule=schedule).load_on(collector)
     texts = [_EMPTY.text, *collector.texts]
     for text, ptx in zip(texts, ptx_of(texts, gpu_isa(isa)), strict=True):
-        (folder / _file_of(text, isa)).write_bytes(check_ptx.assembled(ptx, isa))
+        (folder / _file_of(text, isa)).write_bytes(assembler.assembled(ptx, isa)[0])
     return len(texts)
 
 

@@ -21,6 +21,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ptx_uses
 from benchmarks.command import Namespace, Parser
 from benchmarks.cuda import CONVOLUTIONS, code_of, convolution, feed_of
 from benchmarks.results import append_row, provenance, rows_of, with_table
@@ -28,7 +29,6 @@ from tilewright.api.compilation import compile_model
 from tilewright.hardware.presets import find_machine
 from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.nest import Opaque
-from tilewright.targets.cuda import check_ptx
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.emitter import WARP
 from tilewright.targets.cuda.products.match import Product, match_product
@@ -96,13 +96,13 @@ def counts_of(shape: Sequence[int], batch: int, accuracy: str, known: dict[str, 
     kernel = code.placed.launches[0].kernel
     product, plan = _product(code, accuracy)
     tile, steps = plan.tile, plan.steps_per_split
-    use = check_ptx.kernel_uses(ptx_of([kernel.text], gpu_isa(ISA))[0], ISA)[kernel.symbol]
+    use = ptx_uses.kernel_uses(ptx_of([kernel.text], gpu_isa(ISA))[0], ISA)[kernel.symbol]
     warps = tile.num_threads // WARP
     resident = resident_blocks(use.num_registers, use.shared_bytes, tile.num_threads)
     num_blocks, is_whole = kernel.num_blocks, product.depth[-1].extent % plan.depth == 0
     # The loop of the code may hold several steps.
     multiplying = _multiplying_slots(plan)
-    in_loop = warps * sum(use.loop.get(name, 0) for name in check_ptx.MULTIPLIES)
+    in_loop = warps * sum(use.loop.get(name, 0) for name in ptx_uses.MULTIPLIES)
     loop, steps_in_loop = use.loop, in_loop / multiplying
     if not in_loop:  # few steps: all of them written out
         loop, steps_in_loop = use.instructions, steps

@@ -391,10 +391,8 @@ NO_CHECKERS_OF_ANSWERS = {
     "ir.ops.check_shape",
     "private_files.checks",
     "planning.checking",
-    "targets.cuda.check_ptx",
 }
-"""`tilewright check`, an operator of graphs, files of the cache, what becomes of a fault, and NVIDIA's
-assembler, which tests ask."""
+"""`tilewright check`, an operator of graphs, files of the cache, and what becomes of a fault."""
 
 
 _IMPORTS_A_CHECKER = re.compile(r"import .*check|from tilewright\S*check")

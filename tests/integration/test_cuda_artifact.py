@@ -16,7 +16,7 @@ from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.errors import UsageError
-from tilewright.targets.cuda import check_ptx, code, devices
+from tilewright.targets.cuda import assembler, code, devices
 from tilewright.targets.cuda.device import DeviceError
 
 MODEL = small_net(8, 6)
@@ -170,7 +170,7 @@ def test_asking_for_what_is_no_gpu_is_one_line(path: Path) -> None:
 
 
 def test_cubins_are_kept_where_they_are_asked_for(tmp_path: Path, on: Any) -> None:
-    if not check_ptx.has_tools():
+    if assembler.tool_path("ptxas") is None:
         pytest.skip("needs ptxas: pip install 'tilewright[cuda-check]'")
     found = tw.compile(MODEL, target="cuda{cubins=true}", isa="sm_90").save(tmp_path / "m.tw")
     fake = on(FakeDriver())

@@ -12,7 +12,7 @@ from benchmarks.command import Parser
 from benchmarks.cuda import Collector, Recorded
 from tests.support.cuda import needs_fibers
 
-from tilewright.targets.cuda import check_ptx
+from tilewright.targets.cuda import assembler
 from tilewright.targets.cuda.device import GraphNode, Join, KernelCode
 from tilewright.targets.cuda.emulated.device import EmulatedDevice
 from tilewright.zoo.builder import Builder
@@ -71,7 +71,7 @@ def test_every_part_runs_end_to_end_with_values_that_were_computed_before(
     monkeypatch.setattr(cuda, "NETWORKS", ("branches",))
     monkeypatch.setattr(cuda, "CONVOLUTIONS", ((16, 16, 4, 1, 1),))
     monkeypatch.setattr(cuda, "forms", lambda: [("softmax", dict(FORMS)["softmax"])])
-    monkeypatch.setattr(check_ptx, "assembled", lambda ptx, isa: b"cubin")
+    monkeypatch.setattr(assembler, "assembled", lambda ptx, isa: (b"cubin", ""))
     cuda.prepare(tmp_path / "kept", "sm_80", "")
     monkeypatch.setattr(cuda, "expected_of", lambda model: pytest.fail("it was computed before"))
     status, found = rows(tmp_path, "--prepared", str(tmp_path / "kept"))

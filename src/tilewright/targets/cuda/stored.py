@@ -71,9 +71,9 @@ class CudaStore:
         for symbol, ptx in zip(texts, ptx_of(tuple(texts.values()), isa, cache=cache), strict=True):
             parts[_part(symbol, PTX)] = (ptx,)
             if self.has_cubins:
-                from tilewright.targets.cuda.check_ptx import assembled
+                from tilewright.targets.cuda.assembler import assembled
 
-                parts[_part(symbol, CUBIN)] = (assembled(ptx, isa.name),)
+                parts[_part(symbol, CUBIN)] = (assembled(ptx, isa.name)[0],)
         facts = {"symbols": sorted(texts), "has_cubins": self.has_cubins}
         return StoredCode({"isa": isa.name, "generator": __version__}, facts, parts)
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from benchmarks.cuda import ACCURACIES
+from benchmarks.ptx_uses import has_tools, kernel_uses
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.cuda import EMULATED, compiled, error, needs_fibers, templates
 from tests.support.models import model
@@ -18,7 +19,6 @@ from tilewright.hardware.presets import find_machine
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.options import Options
 from tilewright.target_ref import TargetRef
-from tilewright.targets.cuda.check_ptx import has_tools, kernel_uses
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.device import MOST_BLOCKS
 from tilewright.targets.cuda.emitter import CudaEmitter

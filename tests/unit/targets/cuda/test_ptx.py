@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import ptx_uses
 from benchmarks.cuda import ACCURACIES, Collector, forms
 from tests.support.cuda_product import STAGE_BYTES, product_text
 
@@ -14,12 +15,12 @@ from tilewright.errors import InternalError, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
 from tilewright.target_ref import TargetRef
-from tilewright.targets.cuda import check_ptx
+from tilewright.targets.cuda import assembler
 from tilewright.targets.cuda.ptx import gpu_isa, newest_for, ptx_of
 from tilewright.targets.llvm.cache import ObjectCache
 
 needs_tools = pytest.mark.skipif(
-    not check_ptx.has_tools(),
+    not ptx_uses.has_tools(),
     reason="needs nvidia-cuda-nvcc and nvidia-cuda-nvdisasm: pip install 'tilewright[cuda-check]'",
 )
 
@@ -56,7 +57,7 @@ def test_an_unknown_compute_capability_is_refused() -> None:
 @pytest.mark.parametrize("isa", ["sm_80", "sm_90"])
 def test_the_assembler_takes_it_without_spills(isa: Any) -> None:
     (ptx,) = ptx_of([product_text(50, 64, 5)], gpu_isa(isa))
-    (use,) = check_ptx.kernel_uses(ptx, isa).values()
+    (use,) = ptx_uses.kernel_uses(ptx, isa).values()
     assert (use.stack_bytes, use.spilled_bytes, use.shared_bytes) == (0, 0, 3 * STAGE_BYTES)
     assert use.num_registers <= 64
     assert use.instructions["HMMA"] == use.instructions["LDSM"] == 20
@@ -82,7 +83,7 @@ def test_every_form_of_kernel_is_assembled_as_its_facts_say(
             code.load_on(collector)
             facts = {kernel.symbol: kernel for step in code.steps for kernel in step.kernels}
             for ptx in ptx_of(list(collector.texts), gpu_isa(isa)):
-                for symbol, use in check_ptx.kernel_uses(ptx, isa).items():
+                for symbol, use in ptx_uses.kernel_uses(ptx, isa).items():
                     seen += 1
                     kernel, where = facts[symbol], f"{name}, {accuracy}"
                     assert (use.stack_bytes, use.spilled_bytes) == (0, 0), where
@@ -110,18 +111,19 @@ def test_the_loop_that_multiplies_is_between_a_label_and_the_branch_back() -> No
 .L_x_2:
         /*0050*/                   BRA `(.L_x_2) ;
 """
-    (found,) = check_ptx._instructions(listing).values()
-    assert check_ptx._multiplying_loop(found) == {"LDS": 1, "BRA": 1, "FFMA": 1}
+    (found,) = ptx_uses._instructions(listing).values()
+    assert ptx_uses._multiplying_loop(found) == {"LDS": 1, "BRA": 1, "FFMA": 1}
 
 
 @needs_tools
 def test_what_the_assembler_refuses_is_told() -> None:
     with pytest.raises(InternalError, match=r"ptxas refuses generated code: .* Missing .version"):
-        check_ptx.assembled(b"nonsense", "sm_80")
+        assembler.assembled(b"nonsense", "sm_80")
 
 
 def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_ptx, "_WHEELS", {"ptxas": "no-such-wheel", "nvdisasm": "no-such-wheel"})
-    assert not check_ptx.has_tools()
+    for tool in assembler.WHEELS:
+        monkeypatch.setitem(assembler.WHEELS, tool, "no-such-wheel")
+    assert not ptx_uses.has_tools()
     with pytest.raises(UsageError, match="ptxas is not installed: pip install --no-deps no-such-wheel"):
-        check_ptx.assembled(b"", "sm_80")
+        assembler.assembled(b"", "sm_80")

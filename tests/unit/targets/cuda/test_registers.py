@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from benchmarks.cuda import CONVOLUTIONS, code_of, convolution
+from benchmarks.ptx_uses import has_tools, kernel_uses
 
-from tilewright.targets.cuda.check_ptx import has_tools, kernel_uses
 from tilewright.targets.cuda.products.tiles import TILES, ProductPlan, num_registers
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
 

@@ -1,24 +1,17 @@
-"""What NVIDIA's assembler makes of PTX: registers, spills, shared memory, instructions. For development only.
-
-The tools come from the wheels nvidia-cuda-nvcc and nvidia-cuda-nvdisasm, the extra `cuda-check`.
-"""
+"""What NVIDIA's assembler makes of PTX: registers, spills, shared memory, instructions."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib import metadata
+from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.errors import InternalError, UsageError
-from tilewright.records import dataclass
+from tilewright.errors import InternalError
+from tilewright.targets.cuda.assembler import WHEELS, assembled, run_tool, tool_path
 
-_WHEELS = {"ptxas": "nvidia-cuda-nvcc", "nvdisasm": "nvidia-cuda-nvdisasm"}
-_TIMEOUT_S = 120.0
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -48,17 +41,7 @@ class KernelUse:
 
 def has_tools() -> bool:
     """Whether the assembler and the disassembler are installed."""
-    return all(_tool(name) is not None for name in _WHEELS)
-
-
-def assembled(ptx: bytes, isa: str) -> bytes:
-    """The cubin of a module.
-
-    Raises:
-        UsageError: the assembler is not installed.
-        InternalError: it refuses the text; says why.
-    """
-    return _assemble(ptx, isa)[0]
+    return all(tool_path(name) is not None for name in WHEELS)
 
 
 def kernel_uses(ptx: bytes, isa: str) -> dict[str, KernelUse]:
@@ -68,11 +51,11 @@ def kernel_uses(ptx: bytes, isa: str) -> dict[str, KernelUse]:
         UsageError: the tools are not installed.
         InternalError: the assembler refuses the text; says why.
     """
-    cubin, told = _assemble(ptx, isa)
+    cubin, told = assembled(ptx, isa)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "k.cubin"
         file.write_bytes(cubin)
-        listings = _instructions(_run("nvdisasm", str(file)).stdout)
+        listings = _instructions(run_tool("nvdisasm", str(file)).stdout)
     uses = {}
     for part in _ENTRY.split(told)[1:][::2]:
         text = told.split(f"'{part}'", 1)[1].split("Compiling entry", 1)[0]
@@ -88,17 +71,6 @@ def kernel_uses(ptx: bytes, isa: str) -> dict[str, KernelUse]:
             loop=_multiplying_loop(listings.get(part, ())),
         )
     return uses
-
-
-def _assemble(ptx: bytes, isa: str) -> tuple[bytes, str]:
-    """The cubin, and what the assembler tells."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "k.ptx", Path(folder) / "k.cubin"
-        source.write_bytes(ptx)
-        done = _run("ptxas", "-v", f"-arch={isa}", str(source), "-o", str(target))
-        if done.returncode:
-            raise InternalError(f"ptxas refuses generated code: {' '.join(done.stderr.split())}")
-        return target.read_bytes(), done.stderr
 
 
 _Listing = Sequence[tuple[str, str]]
@@ -128,20 +100,3 @@ def _multiplying_loop(listing: _Listing) -> Counter[str]:
         if name and label and labels.get(label, place) < place
     ]
     return max(loops, key=lambda loop: sum(loop[name] for name in MULTIPLIES), default=Counter())
-
-
-def _run(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = _tool(tool)
-    if path is None:
-        raise UsageError(f"{tool} is not installed: pip install --no-deps {_WHEELS[tool]}.")
-    return subprocess.run([path, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-
-
-def _tool(name: str) -> str | None:
-    """The path of a tool, in the wheel that brings it."""
-    try:
-        files = metadata.files(_WHEELS[name]) or []
-    except metadata.PackageNotFoundError:
-        return None
-    found = [str(file.locate()) for file in files if file.name == name]
-    return next((path for path in found if os.access(path, os.X_OK)), None)
