@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilewright.artifact.constants import ArchiveConstants, Shared
 from tilewright.artifact.container import MANIFEST, Archive
 from tilewright.artifact.facts import decode_facts
 from tilewright.artifact.members import (
@@ -38,7 +39,6 @@ from tilewright.artifact.members import (
     shapes_folder,
 )
 from tilewright.artifact.option_check import require_options_apply
-from tilewright.artifact.section import AnyArchive, ArchiveConstants, Section, Shared
 from tilewright.artifact.signature import SHOWN_DIGITS, user_key
 from tilewright.artifact.stored import Stored, loader
 from tilewright.artifact.stored_rows import StoredRows, decode_rows, most_rows
@@ -134,7 +134,7 @@ def read_artifact(
 
 
 def _read_program(
-    archive: AnyArchive, options: Options, asked: Collection[str], shared: Shared | None = None
+    archive: Archive, options: Options, asked: Collection[str], shared: Shared | None = None
 ) -> StoredModel:
     path = archive.path
     with archive.decoding(MANIFEST):
@@ -171,7 +171,7 @@ def _read_shapes(archive: Archive, options: Options, asked: frozenset[str]) -> S
     shared = Shared(ArchiveConstants(archive), ContentPool())
 
     def read(number: int) -> StoredModel:
-        section = Section.of(archive, shapes_folder(number))
+        section = archive.within(shapes_folder(number))
         model = _read_program(section, of_each, asked - {"shapes"}, shared)
         if {i.name: i.shape for i in model.facts.inputs} != sets[number]:
             raise archive.corrupt(f"{section.folder}{MANIFEST}: it has other inputs than the file says")
@@ -217,7 +217,7 @@ def _asked_set(archive: Archive, options: Options, asked: Collection[str]) -> in
     # What was compiled in is the same for all sets, but not how much memory they take.
     looked_at = range(1 if options.max_memory_bytes is None else len(sets)) if is_of_all else fitting
     for number in looked_at:
-        section = Section.of(archive, shapes_folder(number))
+        section = archive.within(shapes_folder(number))
         with section.decoding(MANIFEST):
             of_set = decode_facts(section.manifest)
         require_options_apply(archive.path, of_set, options, others)
@@ -345,7 +345,7 @@ def read_kept(
     )
 
 
-def _stated_codes(archive: AnyArchive) -> tuple[Mapping[str, str], ...]:
+def _stated_codes(archive: Archive) -> tuple[Mapping[str, str], ...]:
     """What each kind of code was made for."""
     if archive.format_version >= _SEVERAL_SINCE:
         codes: tuple[Mapping[str, str], ...] = field_of(
@@ -379,7 +379,7 @@ def _chosen(
     return chosen
 
 
-def _distrust(archive: AnyArchive, options: Options) -> str | None:
+def _distrust(archive: Archive, options: Options) -> str | None:
     """Why code of this archive may not run; None if it may."""
     signature = archive.signature
     if options.trust or (signature is not None and signature.is_trusted):
@@ -400,7 +400,7 @@ def _named_as_now(options: Options, format_version: int) -> Options:
     return replace(options, accuracy=_EARLIER_ACCURACY_NAMES.get(options.accuracy, options.accuracy))
 
 
-def _made_for(archive: AnyArchive, target: TargetRef) -> tuple[Callable[[], Target], Machine | None]:
+def _made_for(archive: Archive, target: TargetRef) -> tuple[Callable[[], Target], Machine | None]:
     """What gives the target, which must be known here or be a machine that the artifact describes, and that
     machine. The processor's loads when it is called for: stored code needs nothing of what generates code.
 
@@ -432,7 +432,7 @@ def _made_for(archive: AnyArchive, target: TargetRef) -> tuple[Callable[[], Targ
 
 
 def _code_store(
-    archive: AnyArchive, target: TargetRef, find: Callable[[], Target], *, has_code: bool
+    archive: Archive, target: TargetRef, find: Callable[[], Target], *, has_code: bool
 ) -> CodeStore | None:
     """What loads code of the target, which keeps code exactly if the file has any."""
     store = cpu_code_store() if target == CPU else find().code_store

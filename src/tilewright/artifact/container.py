@@ -14,6 +14,7 @@ These hold for every format version: the place of the manifest, the end of the c
 from __future__ import annotations
 
 import bisect
+import copy
 import hashlib
 import itertools
 import json
@@ -146,8 +147,11 @@ def archive_pieces(
 class Archive:
     """An archive opened for reading. Members are read, and verified, when they are asked for.
 
-    The file stays open until `close` or collection: replacing it on disk does not change what is read.
+    The file stays open until `close` or collection: replacing it on disk does not change what is read. Names
+    are of members below `folder`.
     """
+
+    folder = ""
 
     def __init__(self, path: Path, opened: int | None = None) -> None:
         """Check everything but the content of the members. `opened` is the file where it is open already.
@@ -157,6 +161,7 @@ class Archive:
             ArtifactCorrupt: it is no artifact, or not in the one form it can have.
         """
         self.path = path
+        self._whole: Archive | None = None  # which holds the file of a part open
         self._descriptor = _open_regular(path) if opened is None else os.dup(opened)
         self._close = weakref.finalize(self, os.close, self._descriptor)
         try:
@@ -186,10 +191,17 @@ class Archive:
         if not whole or any(self._read(p.header_offset, len(p.header)) != p.header for p in places):
             raise self.corrupt("it is not laid out as its manifest says")
 
+    def within(self, folder: str) -> Archive:
+        """A folder as an archive: an artifact itself, but for its constants, which all folders share."""
+        part = copy.copy(self)
+        part.folder, part._whole = self.folder + folder, self
+        part.manifest = part.json(MANIFEST)
+        return part
+
     @property
     def names(self) -> tuple[str, ...]:
         """Members in order."""
-        return tuple(self._places)
+        return tuple(n.removeprefix(self.folder) for n in self._places if n.startswith(self.folder))
 
     def size_of(self, name: str) -> int:
         """Bytes of a member."""
@@ -206,8 +218,9 @@ class Archive:
         """Fill `target`, of the member's size, and verify it there."""
         place = self._place(name)
         view = memoryview(target).cast("B")
-        if len(view) != place.entry.size_bytes:
-            raise self.corrupt(f"member {name!r} has {place.entry.size_bytes} bytes instead of {len(view)}")
+        entry = place.entry
+        if len(view) != entry.size_bytes:
+            raise self.corrupt(f"member {entry.name!r} has {entry.size_bytes} bytes instead of {len(view)}")
 
         size = self._piece_bytes
 
@@ -246,9 +259,10 @@ class Archive:
         """A member that is JSON."""
         if self.size_of(name) > MAX_DOCUMENT_BYTES:
             raise self.corrupt(
-                f"{name}: {self.size_of(name)} bytes, more than {MAX_DOCUMENT_BYTES} (MAX_DOCUMENT_BYTES)"
+                f"{self.folder}{name}: {self.size_of(name)} bytes, more than {MAX_DOCUMENT_BYTES} "
+                "(MAX_DOCUMENT_BYTES)"
             )
-        return self._parsed(name, self.read(name))
+        return self._parsed(self.folder + name, self.read(name))
 
     def close(self) -> None:
         """Close the file."""
@@ -260,12 +274,12 @@ class Archive:
 
     def decoding(self, member: str = "") -> Decoding:
         """A context that turns surprises in the decoded content of a member into `ArtifactCorrupt`."""
-        return Decoding(self, member)
+        return Decoding(self, self.folder + member)
 
     def _place(self, name: str) -> _Place:
-        if name not in self._places:
-            raise self.corrupt(f"member {name!r} is missing")
-        return self._places[name]
+        if self.folder + name not in self._places:
+            raise self.corrupt(f"member {self.folder + name!r} is missing")
+        return self._places[self.folder + name]
 
     def _manifest_text(self) -> tuple[bytes, str]:
         head = self._read(0, _LOCAL.size + len(MANIFEST) + 20)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright.arrays import Array
+from tilewright.artifact.constants import ArchiveConstants
 from tilewright.artifact.container import Archive
 from tilewright.artifact.members import FACTS, GRAPH, PLAN, code_folder
 from tilewright.artifact.option_check import require_memory
-from tilewright.artifact.section import AnyArchive, ArchiveConstants
 from tilewright.compiled_facts import CompiledFacts, TensorInfo
 from tilewright.content_pool import ContentPool
 from tilewright.errors import TilewrightError
@@ -32,7 +32,7 @@ class Stored:
     """An opened artifact: `options` are those that it was opened with, `codes` say for which machines it
     holds code, and `chosen` is the number of that which is used."""
 
-    archive: AnyArchive
+    archive: Archive
     facts: CompiledFacts
     find_target: Callable[[], Target]
     options: Options
@@ -93,7 +93,6 @@ class Stored:
         """The constants of the graph by their digests: views of one buffer, which was verified."""
         if self.given_constants is not None:
             return self.given_constants()
-        assert isinstance(self.archive, Archive)  # a section is given them
         return ArchiveConstants(self.archive)()
 
     def packed(self) -> tuple[StoredCode, ...]:
