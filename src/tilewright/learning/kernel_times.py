@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 from tilewright.errors import UsageError
 from tilewright.ir.graph import Node
-from tilewright.learning import step_times
 from tilewright.program import Program
 from tilewright.targets.cpu.lower.lowered import HostOperator
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, ModelBench, random_feed
-from tilewright.targets.cpu.tune.measuring import packed
-from tilewright.tuning.workers import Effort, Failed, LocalMeasuringPool, MeasuringPool, PackedCode
+from tilewright.targets.cpu.tune.measuring import measuring_pool, packed
+from tilewright.tuning.workers import Effort, Failed, MeasuringPool, PackedCode
 
 _EFFORT = Effort(min_rounds=5, max_rounds=200, seconds=1.5)
 _LIMIT_S = 60.0
@@ -44,7 +43,7 @@ class KernelBench:
 
     target: CpuTarget
     effort: Effort = _EFFORT
-    open_pool: Callable[[], MeasuringPool] = lambda: LocalMeasuringPool(step_times.__name__)
+    open_pool: Callable[[], MeasuringPool] = measuring_pool
     _pool: MeasuringPool | None = field(init=False, default=None)
 
     def __enter__(self) -> KernelBench:
@@ -88,4 +87,4 @@ class KernelBench:
             nodes = () if isinstance(step, HostOperator) else step.launches[0].nodes
             owner = {home[node] for node in nodes if node in home}
             owners.append(owner.pop() if len(owner) == 1 and not owner & in_python else None)
-        return _Built(packed(code), tuple(owners))
+        return _Built(packed(code, until_next=True), tuple(owners))

@@ -73,10 +73,11 @@ def greeting() -> list[bytes]:
     return Greeting.of_host(INTERFACE, names, sorted(host_fingerprints()) if names else ()).texts()
 
 
-def packed(code: CpuCode) -> PackedCode:
+def packed(code: CpuCode, *, until_next: bool = False) -> PackedCode:
     """Code as it travels; with the program where operators run in Python, or outputs are constants.
 
-    Constants are a piece each, so that those that candidates share travel once.
+    Constants are a piece each, so that those that candidates share travel once. `until_next`: a step takes
+    until the next one begins, so that what is between counts.
     """
     image, graph = code.image, code.program.graph
     stored = packed_image(image, graph, None)
@@ -84,6 +85,7 @@ def packed(code: CpuCode) -> PackedCode:
         "tables": dict(stored.facts),
         "made_for": dict(stored.made_for),
         "num_threads": resolve_threads(code.program.options.num_threads),
+        "until_next": until_next,
     }
     parts = dict(stored.parts)
     if parts[CONSTANTS]:
@@ -151,6 +153,7 @@ class _Loaded:
 
     executable: CpuExecutable
     has_stamps: bool
+    until_next: bool
 
     def run(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
         return self.executable.run(feed)
@@ -159,9 +162,12 @@ class _Loaded:
         if not self.has_stamps:
             return RunTime(time_ns(self.executable, feed))
         steps = self.executable.run_profiled(feed)
-        first, last = steps[0], steps[-1]
-        whole_ns = last.start_ns + last.duration_ns - first.start_ns
-        return RunTime(whole_ns, tuple(step.duration_ns for step in steps))
+        ends_ns = [step.start_ns + step.duration_ns for step in steps]
+        whole_ns = ends_ns[-1] - steps[0].start_ns
+        if self.until_next:
+            ends_ns[:-1] = (step.start_ns for step in steps[1:])
+        times_ns = (end - step.start_ns for step, end in zip(steps, ends_ns, strict=True))
+        return RunTime(whole_ns, tuple(times_ns))
 
     def close(self) -> None:
         self.executable.close()
@@ -179,7 +185,7 @@ def load(facts: Mapping[str, Any], parts: Mapping[str, bytes]) -> _Loaded:
     if refusal is not None:
         raise UsageError(refusal)
     image = store.unpack(_Parts(facts["made_for"], facts["tables"], parts, facts))
-    return _Loaded(image.load(facts["num_threads"]), image.main.profile)
+    return _Loaded(image.load(facts["num_threads"]), image.main.profile, facts["until_next"])
 
 
 def serve_runner() -> None:
