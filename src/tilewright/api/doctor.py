@@ -164,7 +164,7 @@ def _rates(calibrate: bool) -> list[Check]:
         host_calibration.cache_clear()
         host_isa.cache_clear()
     if found is None:
-        return [Check("estimates", True, "use the named profile of instruction sets")]
+        return [Check("estimates", True, "use the profile of this processor, not measured")]
     rates, tiles = found.rates, found.matrix_rates
     caches = (rates.private_bytes_per_cycle, rates.shared_bytes_per_cycle, rates.memory_bytes_per_cycle)
     text = "measured rates, which are not used: " if advice else "use measured rates: "

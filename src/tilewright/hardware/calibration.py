@@ -1,8 +1,8 @@
 """Rates that were measured on this machine, once, on request: `tilewright doctor --calibrate`.
 
 They lie in the user's cache, sealed with its key, and count until they are measured again. Without them, for
-`--isa NAME`, with `--frozen` and where nothing is kept, estimates use the named profile of all instruction
-sets (`rates.PROFILE`): the same code comes out on every machine.
+`--isa NAME`, with `--frozen` and where nothing is kept, estimates use the profile of the processor
+(`rates.processor_rates`): the same code comes out on every machine with such a processor.
 """
 
 from __future__ import annotations

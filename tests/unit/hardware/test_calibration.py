@@ -16,13 +16,14 @@ from tilewright.api.kept import _place
 from tilewright.api.models import load
 from tilewright.hardware import probe
 from tilewright.hardware.calibration import Calibration, in_steps, keep_calibration, kept_calibration
-from tilewright.hardware.rates import PROFILE, MatrixRates
+from tilewright.hardware.rates import PROFILE, MatrixRates, processor_rates
 from tilewright.options import Options
 from tilewright.private_files import CALIBRATIONS
 from tilewright.targets.cpu.isa import host_isa, isa_by_name, isa_of
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune.context import context_on, host_fingerprints
 
+UNMEASURED = processor_rates(probe.processor_facts().name)
 FOUND = Calibration(replace(PROFILE, memory_bytes_per_cycle=3.0), MatrixRates(), 1.0, 8e9, 2, 2)
 
 
@@ -55,13 +56,13 @@ def test_a_record_is_what_was_kept_and_only_of_this_machine(kept: Path) -> None:
     assert kept_calibration("another machine") is None
 
 
-def test_estimates_use_it_for_this_host_and_the_named_profile_elsewhere(kept: Path) -> None:
+def test_estimates_use_it_for_this_host_and_its_processors_profile_elsewhere(kept: Path) -> None:
     target = CpuTarget()
     assert target.isa(Options()).rates == host_isa().rates == FOUND.rates
     assert target.isa(Options()).fmas_per_cycle == 1.0
     name = host_isa().vectors
     for other in (target.isa(Options(isa=name)), target.isa(Options(frozen=True)), isa_by_name(name)):
-        assert other.rates == PROFILE
+        assert other.rates == UNMEASURED
 
 
 def test_what_is_kept_and_measured_depends_on_it(folder: Path) -> None:
@@ -99,7 +100,7 @@ def test_a_record_that_is_damaged_or_forged_is_not_used_and_said_once(
         kept.write_text(json.dumps(forged))
     assert probe.host_calibration() is None
     assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
-    assert host_isa().rates == PROFILE
+    assert host_isa().rates == UNMEASURED
 
 
 @pytest.mark.parametrize(
@@ -184,4 +185,4 @@ def test_rates_that_cannot_be_kept_are_told_and_not_used(
     assert (check.name, check.ok) == ("estimates", False)
     assert "which are not used" in check.found
     assert reason in check.advice
-    assert host_isa().rates == PROFILE
+    assert host_isa().rates == UNMEASURED

@@ -20,7 +20,7 @@ from tilewright.hardware.instruction_sets import (
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import host_calibration
 from tilewright.hardware.processor import narrowed, promised_machine
-from tilewright.hardware.rates import PROFILE, Rates
+from tilewright.hardware.rates import PROFILE, Rates, processor_rates
 from tilewright.hardware.rates import MatrixRates as MatrixRates
 from tilewright.hardware.rates import UnitState as UnitState
 from tilewright.records import dataclass
@@ -103,7 +103,7 @@ class Isa:
 
     @property
     def rates_digest(self) -> str:
-        """What tells measured rates from others; empty for the named profile."""
+        """What tells rates from others; empty for those of processors that are not known to be otherwise."""
         if (self.rates, self.matrix_rates) == (PROFILE, MatrixRates()):
             return ""
         rates = self.rates, self.matrix_rates, self.fmas_per_cycle
@@ -196,7 +196,7 @@ def isa_of(machine: Machine, name: str | None = None) -> Isa:
             f"machine {machine.name!r} ({instructions.processor}) cannot run {wanted.name} code: "
             f"pick --isa {widest.name}, or {HOST},{wanted.name} for both; export needs no such machine"
         )
-    return _isa(narrow, wanted)
+    return replace(_isa(narrow, wanted), rates=processor_rates(instructions.processor))
 
 
 @functools.cache
@@ -229,7 +229,9 @@ def isa_by_name(name: str) -> Isa:
     if name == HOST:
         return host_isa()
     wanted = instruction_set_by_name(name)
-    return _isa(narrowed(host_machine(), wanted) or promised_machine(wanted), wanted)
+    if narrowed(host_machine(), wanted) is None:
+        return _isa(promised_machine(wanted), wanted)
+    return isa_of(host_machine(), name)
 
 
 def _isa(machine: Machine, instruction_set: InstructionSet) -> Isa:
@@ -251,6 +253,7 @@ def _isa(machine: Machine, instruction_set: InstructionSet) -> Isa:
         caches=_caches(machine),
         runs_on_host=_host_runs(instruction_set, instructions.features),
         fmas_per_cycle=_fmas_per_cycle(machine, max(instruction_set.vector_bytes)),
+        rates=processor_rates(instructions.processor),
     )
 
 

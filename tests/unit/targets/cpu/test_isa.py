@@ -11,6 +11,7 @@ from tilewright.hardware.machine import Instructions, Level, Machine
 from tilewright.hardware.machine_file import machine_text, parse_machine
 from tilewright.hardware.presets import load_preset
 from tilewright.hardware.processor import vector_unit
+from tilewright.hardware.rates import PROFILE, processor_rates
 from tilewright.targets.cpu.isa import (
     ISA_NAMES,
     CacheSizes,
@@ -129,7 +130,19 @@ def test_an_instruction_set_is_the_same_machine_with_narrower_vectors() -> None:
     assert (isa_of(wide).name, narrow.name) == ("avx512", "avx2")
     assert narrow.caches == isa_of(wide).caches
     assert narrow.vector_bytes == isa_of(wide).vector_bytes[1:]
-    assert replace(narrow, caches=CacheSizes()) == replace(isa_by_name("avx2"), caches=CacheSizes())
+    promised = replace(isa_by_name("avx2"), caches=CacheSizes(), rates=PROFILE)
+    assert replace(narrow, caches=CacheSizes()) == promised
+
+
+@pytest.mark.parametrize("name", [None, "avx512", "avx2"])
+def test_cores_on_a_mesh_read_their_shared_cache_slower_in_every_instruction_set(name: str | None) -> None:
+    needs = instruction_set_by_name("avx512").needs
+    mesh = isa_of(machine(processor="emeraldrapids", features=needs), name)
+    cluster = isa_of(machine(processor="znver5", features=needs), name)
+    assert cluster.rates == PROFILE
+    assert mesh.rates == processor_rates("emeraldrapids")
+    assert mesh.rates.shared_bytes_per_cycle < cluster.rates.shared_bytes_per_cycle
+    assert mesh.rates_digest != cluster.rates_digest == ""
 
 
 def test_cores_with_narrow_pipes_take_one_of_the_widest_vectors_in_a_cycle() -> None:
