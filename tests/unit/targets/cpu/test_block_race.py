@@ -94,7 +94,7 @@ def test_the_winner_runs_and_must_win_as_a_whole_model(monkeypatch: pytest.Monke
     monkeypatch.setattr(cpu, "race", raced)
     options = Options(no_cache=True, threads=1, budget=Budget(deadline_s=5.0))
     target = CpuTarget()
-    graph = inverted_residual(28, batch=2)
+    graph = inverted_residual(28, batch=4)
     planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
     plain = planner.program(PLAIN_RECIPE)
     for share in (0.5, 1.0):
