@@ -27,11 +27,13 @@ from tilewright.hardware.presets import load_preset
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Problem, convolution, layer
 from tilewright.mapping.base import MAPPINGS, MappingProblem, MappingSolution
+from tilewright.mapping.checked import violations_of
 from tilewright.mapping.exact import Exact, padding, search_states
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.padding import least_compute_cycles
 from tilewright.mapping.exact.search_pass import Question, search
 from tilewright.mapping.exact.space import Space
+from tilewright.mapping.paper import Paper
 from tilewright.planning import Budget
 
 _MACHINE = """
@@ -194,6 +196,29 @@ def test_no_mapping_at_all_beats_the_answer_or_the_bound(
         assert found <= max(value, 1.015 * answer.quality.bound) * (1 + 1e-9)
         if objective == "latency" and found == value:
             assert answer.details["energy_bound_at_latency_pj"] <= known.energy_at_latency_pj * (1 + 1e-9)
+
+
+@given(
+    machine=st.one_of(machines(), wide_machines()), problem=problems(), objective=st.sampled_from(get_args(Objective))
+)
+@settings(max_examples=60, deadline=None)
+def test_a_mapping_at_once_is_right_and_hardly_ever_worse_than_the_rule_for_kernels(
+    machine: Machine, problem: Problem, objective: Objective
+) -> None:
+    task = MappingProblem(problem, machine, objective)
+    try:
+        by_rule = Paper().solve(task, Budget())
+    except InfeasibleMapping:
+        return
+    answer = Exact(at_once=True).solve(task, Budget())
+    assert isinstance(answer, MappingSolution)
+    assert isinstance(by_rule, MappingSolution)
+    assert violations_of(task, answer) == ()
+    assert answer.quality.bound == objective_bound(problem, machine, objective)
+    # Within 5 % of what there can be at least nothing better is looked for.
+    proven = Exact(pads=False).solve(task, Budget())
+    assert isinstance(proven, MappingSolution)
+    assert answer.quality.cost <= max(by_rule.quality.cost, 1.05 * proven.quality.cost) * (1 + 1e-9)
 
 
 def padded(problem: Problem) -> Iterator[Problem]:

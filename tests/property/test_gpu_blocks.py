@@ -1,4 +1,4 @@
-"""Whatever the layer and the limits of a block, what CoSA and random search answer keeps all of them."""
+"""Whatever the layer and the limits of a block, what mappers answer keeps all of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tilewright.loops.problem import Problem, convolution
 from tilewright.mapping.base import Mapper, MappingSolution
 from tilewright.mapping.check_launch import check_launch
 from tilewright.mapping.cosa import Cosa
+from tilewright.mapping.exact import Exact
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.random import Random
 from tilewright.planning import Budget
@@ -70,6 +71,18 @@ def test_random_search_keeps_every_limit() -> None:
     @given(LAYERS, gpus())
     def check(problem: Problem, machine: Machine) -> None:
         answered.append(keeps_every_limit(Random(num_valid=2, max_draws=20_000), problem, machine))
+
+    check()
+    assert sum(answered) > len(answered) // 2
+
+
+def test_mappings_at_once_keep_every_limit() -> None:
+    answered = []
+
+    @settings(max_examples=12, deadline=None)
+    @given(LAYERS, gpus())
+    def check(problem: Problem, machine: Machine) -> None:
+        answered.append(keeps_every_limit(Exact(pads=False, at_once=True), problem, machine))
 
     check()
     assert sum(answered) > len(answered) // 2

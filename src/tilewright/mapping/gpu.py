@@ -118,7 +118,8 @@ def solve_blocks(
         # What it answers does not fit in whole warps.
     views = _views(problem, machine, cost_options)
     # Blocks of other sizes, and layers padded otherwise, are CoSA's to know.
-    asks_cosa = isinstance(mapper, Exact) and objective != "energy"
+    at_once = isinstance(mapper, Exact) and mapper.at_once
+    asks_cosa = isinstance(mapper, Exact) and objective != "energy" and not at_once
     of_sizes = budget
     if asks_cosa and budget.deadline_s is not None:
         of_sizes = replace(budget, deadline_s=_SHARE_OF_SIZES * budget.deadline_s)
@@ -134,7 +135,7 @@ def solve_blocks(
             searcher = mapper.limited(of_view)
         known = isinstance(mapper, Exact) and tried.best is not None
         bound = tried.bound_of(view, pads=mapper.pads) if isinstance(mapper, Exact) and known else 0.0
-        if tried.is_hopeless(view, bound):
+        if tried.is_hopeless(view, bound) or (at_once and known and tried.is_within(_FAR, pads=False)):
             continue
         left_s = _left_s(of_sizes, started)
         if left_s is not None:

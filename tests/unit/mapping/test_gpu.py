@@ -22,6 +22,7 @@ from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.gpu import evaluate_blocks, least_cycles_of_sizes, solve_blocks, spread_evenly
 from tilewright.mapping.launch import block_axes, has_shape, in_whole_warps
+from tilewright.mapping.paper import Paper
 from tilewright.mapping.random import Random
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 
@@ -445,3 +446,16 @@ def test_blocks_have_as_many_threads_as_divide_the_output_well(extents: tuple[in
     assert isinstance(at_random, MappingSolution)
     cost, launch = evaluate_blocks(problem, machine, at_random.mapping)
     assert cost.compute_cycles >= least[in_whole_warps(launch.num_threads, view.threads)]
+
+
+@pytest.mark.parametrize("machine", ["v100", "k80", "jetson-nano"])
+def test_a_mapping_at_once_fills_the_threads_that_divide_a_layer(machine: str) -> None:
+    """Where GraphTurbo's rule, which spreads the outermost loops first, leaves nearly all of them idle."""
+    gpu, problem = load_preset(machine), convolution({"K": 672, "P": 11, "Q": 11, "C": 3360})
+    budget = Budget(UNLIMITED)
+    found = solve_blocks(Exact(pads=False, at_once=True), problem, gpu, "latency", CostOptions(), budget)
+    by_rule = solve_blocks(Paper(), problem, gpu, "latency", CostOptions(), budget)
+    assert isinstance(found, MappingSolution)
+    assert isinstance(by_rule, MappingSolution)
+    assert found.cost.cycles < 1.25 * found.bound_cycles
+    assert by_rule.cost.cycles > 5 * found.cost.cycles

@@ -81,6 +81,10 @@ class Exact:
     pads: bool = option(
         True, "Also try padded extents: those that fan-outs divide, or without large prime factors."
     )
+    at_once: bool = option(
+        False,
+        "Follow only the most promising partial mappings of few tiles, none padded: good mappings at once.",
+    )
 
     @property
     def name(self) -> str:
@@ -132,6 +136,9 @@ class Exact:
             _compile()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
+        if self.at_once:
+            best = replace(_Search(problem, self._small(), end_s).run_at_once(known), bound=self._bound(problem))
+            return best, best.bound
         best = self._unpadded(problem, end_s, known)
         if not Evaluator.suits(problem.problem, problem.cost_options):
             # The search counts no transfers between neighbours, all first fills, multicasts to all instances,
@@ -144,6 +151,11 @@ class Exact:
             if self._value(problem, best) > bound:
                 best = replace(self._padded(problem, best, end_s), bound=best.bound)
         return best, bound
+
+    def _small(self) -> Exact:
+        """This mapper for searches of few tiles and few partial mappings."""
+        max_points = min(self.max_points, _FEW_POINTS)
+        return replace(self, max_points=max_points, max_search_states=min(self.max_search_states, _FEW_STATES))
 
     def _solution(
         self, problem: MappingProblem, best: _Best, bound: float, seconds: float
@@ -166,7 +178,7 @@ class Exact:
         self, problem: MappingProblem, mapping: Mapping, best: _Best, bound: float
     ) -> Iterator[Bound]:
         """Lower bounds of spaces that hold the mapping, that of all mappings first."""
-        if self.pads:
+        if self.pads and not self.at_once:
             known = bound
             yield Bound(bound, problem.space, "spatial factors and search")
         else:
@@ -288,6 +300,32 @@ class _Search:
             self.seen = inf
             self._narrowly(objective, inf, self.space.least(objective))
         return self.best
+
+    def run_at_once(self, known: _Best | None) -> _Best:
+        """A good mapping, or a known one that is as good: of each tile only a few partial mappings go on.
+
+        Most layers have mappings that take the least cycles there can be; of these it is one of little energy.
+        Where there is none, the fastest that is found is, and then one as fast of less energy.
+        """
+        self.best = known or _Best()
+        objective = _NUMBERS[self.task.objective]
+        least = self.space.least(objective)
+        if objective == search_states.LATENCY:
+            self._pass(search_states.ENERGY_WITHIN, inf, least * _LIMITS[0], _WIDTHS[0])
+        for width in _WIDTHS:
+            value = self._value(objective, inf)
+            if value <= least * _FAIRLY:
+                return self._as_found()
+            self.seen = inf
+            self._pass(objective, value, inf, width)
+        if objective == search_states.LATENCY and self.best.cost is not None:
+            self._pass(search_states.ENERGY_WITHIN, inf, float(self.best.cost.cycles), _WIDTHS[0])
+        self._take_by_rule()
+        return self._as_found()
+
+    def _as_found(self) -> _Best:
+        note = f"{len(self.lattice.num_tiles)} tiles, {self.num_search_states} partial mappings"
+        return replace(self.best, num_search_states=self.num_search_states, note=note)
 
     def run_within(self, known: _Best) -> _Best:
         """A mapping of less energy that takes no longer than a known one, quickly; else that one."""

@@ -124,13 +124,13 @@ class NpuBackend(Backend):
 
     @property
     def searches(self) -> Searches:
-        """Of mappings of products, in place of which a rule may give them."""
+        """Of mappings of products, which a quicker search may do instead."""
 
-        def by_rule() -> Backend:
+        def quick() -> Backend:
             target = with_options(self.target, Spec.parse(f"npu{{{_AT_ONCE}}}"))
             return target.backend(self.graph, self.options)
 
-        return Searches(lambda: self.works.num_searched, _AT_ONCE, by_rule)
+        return Searches(lambda: self.works.num_searched, _AT_ONCE, quick)
 
     @property
     def num_simulated(self) -> int:
@@ -536,7 +536,7 @@ class PlanFigures:
     is_mapped: bool
 
 
-_AT_ONCE = "mappings=rule"
+_AT_ONCE = "mappings=quick"
 """The execution of plans that are there at once."""
 
 _SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}

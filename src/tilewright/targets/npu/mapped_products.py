@@ -46,9 +46,12 @@ from tilewright.targets.npu.rates import Rate
 
 SEARCH = "exact{max_search_states=1000, pads=false}"
 """The mapper of steps: a plan asks for hundreds of mappings, of which padded extents make few faster."""
-Effort = Literal["search", "rule"]
-"""How sums of products of steps are mapped: so, or at once by GraphTurbo's rule."""
-_MAPPERS: Mapping[Effort, str] = {"search": SEARCH, "rule": "paper"}
+Effort = Literal["search", "quick"]
+"""How sums of products of steps are mapped: so, or as well as that can be done at once."""
+_MAPPERS: Mapping[Effort, str] = {
+    "search": SEARCH,
+    "quick": "exact{at_once=true, max_search_states=1000, pads=false}",
+}
 
 _IDLE = 1.1  # a cut mapping that takes so much longer than its share of the layer's is given up
 
@@ -340,7 +343,7 @@ class ProductMapper:
             found.extend([] if answer is None else [answer.cost])
             return None if answer is None else answer.mapping
 
-        mapping = search() if self.effort == "rule" else kept_mapping(question, search)
+        mapping = kept_mapping(question, search)
         return None if mapping is None else self._counted(problem, mapping, part, num_cores, *found)
 
     def _counted(

@@ -50,7 +50,7 @@ class NpuTarget:
     input_density: float | None = option(None, "The same of the inputs of products.")
     mapper: MapperName = option("exact", "Mapper that tiles sums of products whose operands are read again.")
     mappings: Effort = option(
-        "search", "How the cores' parts of sums of products are mapped: searched, or at once by a rule."
+        "search", "How the cores' parts of sums of products are mapped: searched, or by a quicker search."
     )
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
