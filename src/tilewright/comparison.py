@@ -25,6 +25,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, b
 from tilewright.program import Program
 from tilewright.progress import ending_with
 from tilewright.schedule import SCHEDULERS
+from tilewright.schedule.base import Schedule
 from tilewright.targets.base import Improved
 from tilewright.text.formatting import counted
 
@@ -249,7 +250,7 @@ def improved(
         make = functools.partial(owner.ordered, share=SHARE_BESIDE)
         better = Improved(given)
         with meter.ending_early():
-            seeds = seed_partitions(planner, meter, with_others=with_others)
+            seeds = seeds_of(planner, meter, with_others=with_others)
             better = owner.backend.improve(
                 given, make, budget, seeds=seeds, default=default, progress=planner.clock.report
             )
@@ -258,11 +259,10 @@ def improved(
     return replace(best, plan=plan, recipe=best.recipe if default is None else plan.recipe, attempts=attempts)
 
 
-def seed_partitions(planner: Planner, meter: Meter, *, with_others: bool = False) -> Iterator[Partition]:
-    """Partitions that a search may go on from: of the schedules that were made, the cheapest first; and
-    layers one by one and those of portfolio, papers and grid, if each takes little of the time."""
-    for schedule in sorted(planner.seeds, key=lambda schedule: schedule.quality.cost):
-        yield replace(schedule.partition, splits=schedule.splits)
+def seeds_of(planner: Planner, meter: Meter, *, with_others: bool = False) -> Iterator[Partition | Schedule]:
+    """What a search may go on from: the schedules that were made, the cheapest first; and the partitions of
+    layers one by one and of portfolio, papers and grid, if each takes little of the time."""
+    yield from sorted(planner.seeds, key=lambda schedule: schedule.quality.cost)
     if not with_others:
         return
     recipes = itertools.chain(

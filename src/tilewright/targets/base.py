@@ -27,7 +27,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
-from tilewright.schedule.base import PriceSchedule, Stage, StageBench
+from tilewright.schedule.base import PriceSchedule, Schedule, Stage, StageBench
 from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
 from tilewright.target_ref import TargetRef
 from tilewright.targets.simulated import MappedCosts, NetworkPlan, SimulatedNetwork, Timeline
@@ -349,12 +349,12 @@ class Backend(ABC):
         make: MakeProgram,
         budget: Budget,
         *,
-        seeds: Iterable[Partition] = (),
+        seeds: Iterable[Partition | Schedule] = (),
         default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:
         """A plan that is no worse, searched from the best one on within a budget; `seeds` are other
-        partitions of its graph, made when they are asked for.
+        schedules or partitions of its graph, made when they are asked for.
 
         `default` is what the answer must not be slower than, where plans are measured.
         """

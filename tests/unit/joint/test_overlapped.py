@@ -47,7 +47,7 @@ from tilewright.schedule.space import SCHEDULES
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.nest_judge import recipe_of
 from tilewright.targets.npu.plan import SimulatedPlan
-from tilewright.targets.npu.recipes import GRAPHTURBO
+from tilewright.targets.npu.recipes import GRAPHTURBO, IN_GROUPS
 from tilewright.targets.npu.target import NpuTarget
 
 MEMORY = "longest-liveness"
@@ -113,9 +113,12 @@ def test_every_move_holds_each_node_once_and_its_plan_has_an_order(seed: int) ->
     kernels, problem = kernels_of(graph), problem_of(graph)
     types = element_types(small_machine())
     plan = layer_by_layer(graph)
-    pool = [tuple(Kernel((layer,), WHOLE) for k in plan.kernels for layer in k.layers)]
+    others = tuple(Kernel((layer,), WHOLE) for k in plan.kernels for layer in k.layers)
+    pool = [replace(plan, nests=(Nest(others, "breadth-first"),), num_groups=2)]
     moves = Moves(kernels, pool, [MEMORY, "largest-size"], ["", "resident_weights=true"], random.Random(seed))
-    assert moves.another(plan) is not None
+    other = moves.another(plan)
+    assert other is not None
+    assert other.plan.num_groups == 2, "it brings its groups of cores along"
     made = 0
     for _ in range(60):
         move = moves.draw(plan, [1.0] * len(plan.kernels))
@@ -294,6 +297,70 @@ def test_behind_a_better_plan_of_others_the_opening_is_taken_again() -> None:
     assert heard == ["placed", "another", "placed", "another", "next"]
     assert judge.asked == [0, 1, 2, 4, 3, 6]
     assert best.cost == 5.0
+
+
+def test_plans_of_others_come_when_moves_find_nothing_more() -> None:
+    judge = Numbers([10.0, 11.0, 12.0, 13.0, 9.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+    moves = Steps(judge, [0] * 4000, (1, 2, 3, 4))
+    assert search(judge, moves, start, Budget(9).start(), lambda *_: None).cost == 9.0
+
+
+def test_kinds_of_moves_that_gain_are_drawn_more_often() -> None:
+    graph = integer_network(1)
+    plan = layer_by_layer(graph)
+    counts: list[int] = []
+    for gain in (0.0, 0.1):
+        moves = Moves(kernels_of(graph), (), [MEMORY, "largest-size"], [""], random.Random(1))
+        moves.learn(Move("", plan, "memory"), gain)
+        for _ in range(8):
+            moves.learn(Move("", plan, "joined"), 0.0)
+        drawn = [moves.draw(plan, [1.0] * len(plan.kernels)) for _ in range(400)]
+        counts.append(sum(move is not None and move.kind == "memory" for move in drawn))
+    assert counts[1] > 1.5 * counts[0] > 0
+
+
+RECIPES = [
+    GRAPHTURBO,
+    Recipe("layerwise", "greedy", MEMORY),
+    Recipe("graphturbo{rows=keep}", "breadth-first", MEMORY),
+    Recipe("graphturbo{side_inputs=true}", "exact-order{max_states=100}", MEMORY),
+    Recipe("graphturbo", "min-delta", "longest-liveness{pack=next-fit}", "resident_weights=true"),
+    *(Recipe("graphturbo", order, MEMORY, "resident_weights=true") for order in IN_GROUPS),
+]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_a_recipe_of_the_portfolio_is_a_plan_of_the_search_that_costs_the_same(recipe: Recipe) -> None:
+    exact_plan(3, recipe)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_each_recipe_of_the_portfolio_is_a_plan_of_the_search(seed: int) -> None:
+    graph = integer_network(seed)
+    backend = NpuTarget(small_machine()).backend(graph, Options())
+    planner = Planner(graph, NpuTarget(small_machine()), backend, Options(), PhaseClock(None, None))
+    for recipe in backend.recipes(planner.partition):
+        exact_plan(seed, recipe)
+
+
+def exact_plan(seed: int, recipe: Recipe) -> None:
+    """A recipe's plan, taken apart and judged, costs what it does, and a seed of it runs on its cores."""
+    graph, target = integer_network(seed), NpuTarget(small_machine())
+    backend = target.backend(graph, Options())
+    program = Planner(graph, target, backend, Options(), PhaseClock(None, None)).program(recipe)
+    judge, schedule = backend.nest_judge(), program.schedule
+    plan = judge.plan_of(schedule, recipe)
+    assert plan is not None
+    judged = judge(plan, float("inf"))
+    assert judged is not None
+    assert judged.cost == schedule.quality.cost
+    again, *_ = judge.schedule(judged.plan)
+    cores = [[(g.first_core, g.num_cores) for s in x.stages for g in s.groups] for x in (schedule, again)]
+    assert cores[0] == cores[1]
+    assert judge.seed_of(schedule) == replace(plan, memory="", execution="")
 
 
 def test_plans_that_run_alike_are_simulated_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from tilewright.joint.launched.content import Kernel
 from tilewright.joint.overlapped.kernels import Kernels
@@ -14,6 +15,21 @@ from tilewright.records import dataclass
 
 Change = Callable[[Sequence[Kernel]], "tuple[Kernel, ...] | None"]
 """What takes the place of the kernels of a window; None where that is impossible."""
+Kind = Literal[
+    "groups", "memory", "sharing", "execution", "rule", "rules", "nest cut", "nests joined", "exchanged",
+    "reshared", "resplit", "joined", "cut", "shifted",
+]  # fmt: skip
+"""What a move that is drawn changes."""
+_SHARES: dict[Kind, float] = {
+    "groups": 0.02, "memory": 0.04, "sharing": 0.03, "execution": 0.02,
+    "rule": 0.03, "rules": 0.03, "nest cut": 0.03, "nests joined": 0.03, "exchanged": 0.08,
+    "reshared": 0.1, "resplit": 0.18, "joined": 0.2, "cut": 0.11, "shifted": 0.1,
+}  # fmt: skip
+"""How often each kind is drawn as long as none gained anything, in proportion."""
+_ALIKE = 4.0
+"""Trials after which what a kind gained weighs as much as what all did."""
+_MOST_TIMES = 4.0
+"""How much more often, or more seldom, a kind is drawn than at first, at most."""
 _MOST_JOINED = 6
 _MOST_AXES = 8
 """Axes of results along which cores may share them when a search begins."""
@@ -21,10 +37,11 @@ _MOST_AXES = 8
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A plan that another one may become, and what is done to it."""
+    """A plan that another one may become, and what is done to it; `kind` is what of moves that are drawn."""
 
     what: str
     plan: NestPlan
+    kind: Kind | None = None
 
 
 Beginning = Callable[[NestPlan], Move]
@@ -34,21 +51,23 @@ Beginning = Callable[[NestPlan], Move]
 class Moves:
     """Random changes of plans of one graph, drawn from a generator: equal seeds give equal moves.
 
-    `others` are the kernels of other plans, made when they are asked for, `pool` those that
-    were; `memories` and `executions` what else may place values and run it.
+    `others` are other plans, whose kernels, order and groups of cores count, made when they are asked for,
+    `pool` those that were; `memories` and `executions` what else may place values and run it. Kinds of moves
+    that gain more in a trial than others are drawn more often.
     """
 
     def __init__(
         self,
         kernels: Kernels,
-        others: Iterable[tuple[Kernel, ...]],
+        others: Iterable[NestPlan],
         memories: Sequence[str],
         executions: Sequence[str],
         generator: random.Random,
     ) -> None:
         self.kernels, self.random = kernels, generator
         self.memories, self.executions = memories, executions
-        self.others, self.pool = iter(others), dict[tuple[Kernel, ...], dict[int, Kernel]]()
+        self.others, self.pool = iter(others), dict[NestPlan, dict[int, Kernel]]()
+        self._gains, self._trials = dict.fromkeys(_SHARES, 0.0), dict.fromkeys(_SHARES, 0)
         nodes, numbers = kernels.numbered.nodes, kernels.numbered.numbers
         self._sources = [
             tuple(dict.fromkeys(numbers[v.producer] for v in n.operands() if v.producer is not None))
@@ -58,18 +77,47 @@ class Moves:
     def draw(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
         """A change of a plan, of which kernel i is chosen with a probability as its weight; None where the
         one that was drawn is impossible."""
-        chosen = self.random.random()
-        if chosen < 0.08:
-            return self._of_all(plan)
-        if chosen < 0.2:
-            return self._of_nests(plan, weights)
-        if chosen < 0.28 and self.pool:
-            return self._exchanged(plan, weights)
-        return self._of_kernels(plan, weights)
+        (kind,) = self.random.choices(tuple(_SHARES), [self._share(kind) for kind in _SHARES])
+        move = self._drawn(kind, plan, weights)
+        return None if move is None else replace(move, kind=kind)
+
+    def learn(self, move: Move, gain: float) -> None:
+        """A move was a trial, and made the best plan better by a share of its cost, or by nothing."""
+        if move.kind is not None:
+            self._trials[move.kind] += 1
+            self._gains[move.kind] += gain
+
+    def _share(self, kind: Kind) -> float:
+        """How often a kind is drawn: as at first, times what it gains in a trial, of what all kinds do."""
+        mean = sum(self._gains.values()) / max(1, sum(self._trials.values()))
+        if not mean:
+            return _SHARES[kind]
+        own = (self._gains[kind] + _ALIKE * mean) / (self._trials[kind] + _ALIKE)
+        return _SHARES[kind] * min(_MOST_TIMES, max(1 / _MOST_TIMES, own / mean))
+
+    def _drawn(self, kind: Kind, plan: NestPlan, weights: Sequence[float]) -> Move | None:
+        kernels = plan.kernels
+        match kind:
+            case "groups" | "memory" | "sharing" | "execution":
+                return self._of_all(kind, plan)
+            case "rule" | "rules" | "nest cut" | "nests joined":
+                return self._of_nests(kind, plan, weights)
+            case "exchanged":
+                return self._exchanged(plan, weights) if self.pool else None
+            case "reshared":
+                return self._reshared(plan, kernels, self._pick(weights))
+            case "resplit":
+                return self._resplit(plan, kernels, self._pick(weights))
+            case "joined":
+                return self._joined(plan, kernels, self._pick(weights))
+            case "cut":
+                return self._cut(plan, kernels, self._pick(weights))
+            case "shifted":
+                return self._shifted(plan, kernels, self._pick(weights))
 
     def opening(self) -> list[Beginning]:
-        """First steps: the first places and ways to run that are known, and what kernels make shared in the
-        fastest way."""
+        """First steps: the first places and ways to run that are known, what kernels make shared in the
+        fastest way, and the first of the places that leave more of the buffers to what passes."""
 
         def placed(memory: str, execution: str) -> Beginning:
             what = f"values placed by {memory}, {execution or 'nothing resident'}"
@@ -77,15 +125,22 @@ class Moves:
 
         found = [placed(memory, execution) for execution in self.executions for memory in self.memories[:2]]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
-        return found
+
+        def limited(memory: str) -> Beginning:
+            return lambda best: Move(f"values placed by {memory}", replace(best, memory=memory))
+
+        return found + [limited(memory) for memory in self.memories[2:4]]
 
     def another(self, best: NestPlan) -> Move | None:
-        """The kernels of the next other plan, run and shared as the best so far; None: there are no more."""
-        kernels = next((k for k in self.others if k not in self.pool), None)
-        if kernels is None:
+        """The kernels of the next other plan in its order, and on its groups of cores if it has some, placed,
+        run and shared as the best so far; None: there are no more."""
+        other = next((plan for plan in self.others if plan not in self.pool), None)
+        if other is None:
             return None
-        self.pool[kernels] = {i: kernel for kernel in kernels for i in kernel.nodes}
-        plan = replace(best, nests=(Nest(kernels, RULES[0]),))
+        self.pool[other] = {i: kernel for kernel in other.kernels for i in kernel.nodes}
+        plan = replace(best, nests=other.nests)
+        if other.num_groups:
+            plan = replace(plan, num_groups=other.num_groups, homes=other.homes)
         is_shared = any(kernel.split.cores for kernel in best.kernels)
         plan = self.shared(plan, range(_MOST_AXES)) if is_shared else plan
         return Move(f"kernels of plan {len(self.pool) - 1}", plan)
@@ -93,16 +148,16 @@ class Moves:
     def _pick(self, weights: Sequence[float]) -> int:
         return self.random.choices(range(len(weights)), weights)[0]
 
-    def _of_all(self, plan: NestPlan) -> Move | None:
+    def _of_all(self, kind: Kind, plan: NestPlan) -> Move | None:
         """Another planner of memory, or another way to run it."""
-        kind = self.random.random()
-        if kind < 0.15:
+        if kind == "groups":
             number = self.random.choice((0, 1, 2, 4))
-            return Move(f"{number or 'no'} groups of cores", replace(plan, num_groups=number))
-        if kind < 0.5:
+            what = f"{number or 'no'} groups of cores"
+            return Move(what, replace(plan, num_groups=number, homes=()))
+        if kind == "memory":
             memory = self.random.choice(self.memories)
             return Move(f"values placed by {memory}", replace(plan, memory=memory))
-        if kind < 0.75:
+        if kind == "sharing":
             kernel = self.random.choice(plan.kernels)
             axes = self.random.choice(((), *self.kernels.shares(kernel)))
             return Move(f"all {_shared_along(axes)}", self.shared(plan, axes))
@@ -117,26 +172,25 @@ class Moves:
         )
         return replace(plan, nests=tuple(nests))
 
-    def _of_nests(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
+    def _of_nests(self, kind: Kind, plan: NestPlan, weights: Sequence[float]) -> Move | None:
         """Another rule of a nest, or of all; a nest cut in two; two that become one."""
         number = self._nest_of(plan, self._pick(weights))
         nest = plan.nests[number]
         nests = list(plan.nests)
-        kind = self.random.randrange(4)
-        if kind == 0:
+        if kind == "rule":
             rule = self.random.choice(RULES)
-            nests[number] = replace(nest, rule=rule)
+            nests[number] = Nest(nest.kernels, rule)
             return Move(f"nest {number} {rule}", replace(plan, nests=tuple(nests)))
-        if kind == 1:
+        if kind == "rules":
             rule = self.random.choice(RULES)
-            return Move(f"all {rule}", replace(plan, nests=tuple(replace(n, rule=rule) for n in nests)))
-        if kind == 2 and len(nest.kernels) > 1:
+            return Move(f"all {rule}", replace(plan, nests=tuple(Nest(n.kernels, rule) for n in nests)))
+        if kind == "nest cut" and len(nest.kernels) > 1:
             at = self.random.randrange(1, len(nest.kernels))
             nests[number : number + 1] = [
                 Nest(nest.kernels[:at], nest.rule), Nest(nest.kernels[at:], nest.rule)
             ]  # fmt: skip
             return Move(f"nest {number} cut", replace(plan, nests=tuple(nests)))
-        if number + 1 < len(nests):
+        if kind == "nests joined" and number + 1 < len(nests):
             both = Nest((*nest.kernels, *nests[number + 1].kernels), nest.rule)
             nests[number : number + 2] = [both]
             return Move(f"nests {number} and {number + 1} joined", replace(plan, nests=tuple(nests)))
@@ -151,11 +205,12 @@ class Moves:
         raise IndexError(place)
 
     def _exchanged(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
-        """The kernels of another plan in place of those that hold the same nodes."""
+        """The kernels of another plan in place of those that hold the same nodes; mostly on its groups of
+        cores, if it has some."""
         kernels = plan.kernels
         home = {i: k for k in kernels for i in k.nodes}
         place = self.random.randrange(len(self.pool))
-        other = [*self.pool.values()][place]
+        whole, other = [*self.pool.items()][place]
         mine, theirs = dict.fromkeys([kernels[self._pick(weights)]]), dict[Kernel, None]()
         stack = list(mine)
         while stack:
@@ -169,21 +224,9 @@ class Moves:
         new = tuple(theirs)
         if any(kernel.split.cores for kernel in mine):
             new = tuple(self.kernels.shared(kernel, range(_MOST_AXES)) for kernel in new)
+        if whole.num_groups and self.random.random() < 0.75:
+            plan = replace(plan, num_groups=whole.num_groups, homes=whole.homes)
         return self._replaced(plan, f"kernels of plan {place}", [(tuple(mine), new)])
-
-    def _of_kernels(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
-        kernels = plan.kernels
-        first = self._pick(weights)
-        kind = self.random.random()
-        if kind < 0.15:
-            return self._reshared(plan, kernels, first)
-        if kind < 0.4:
-            return self._resplit(plan, kernels, first)
-        if kind < 0.7:
-            return self._joined(plan, kernels, first)
-        if kind < 0.85:
-            return self._cut(plan, kernels, first)
-        return self._shifted(plan, kernels, first)
 
     def _resplit(self, plan: NestPlan, kernels: Sequence[Kernel], first: int) -> Move | None:
         """Other slices of a kernel, or the same slices for several in a row."""
@@ -370,7 +413,7 @@ class Moves:
                 for n, nest in enumerate(nests)
             ]
         found = tuple(
-            Nest(tuple(kernels), nest.rule)
+            nest if tuple(kernels) == nest.kernels else Nest(tuple(kernels), nest.rule)
             for kernels, nest in zip(nests, plan.nests, strict=True)
             if kernels
         )

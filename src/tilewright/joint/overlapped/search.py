@@ -19,7 +19,8 @@ LENGTH = 20
 _MOST_BETWEEN = 8
 """Steps between two plans of other planners, at most."""
 _MOST_DRAWN = 400
-"""Moves in a row that are impossible, known or refused by bounds, before the search ends."""
+"""Moves in a row that are impossible, known or refused by bounds, before the next plan of other planners
+comes, and where there is none, before the search ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,12 +65,17 @@ def search(
     is_paid, is_opening = False, True
     first = iter(opening)
     due, between = 0, 1
-    while refused < _MOST_DRAWN:
+    while True:
         beginning, other = next(first, None), None
+        is_stuck = refused >= _MOST_DRAWN
         if beginning is None and is_opening:
             is_opening, current, costs = False, best, [best.cost] * length
-        if beginning is None and step >= due and (other := moves.another(best.plan)) is not None:
-            due, between = step + between, min(2 * between, _MOST_BETWEEN)
+        if beginning is None and (step >= due or is_stuck):
+            other = moves.another(best.plan)
+            if other is not None:
+                due, between = step + between, min(2 * between, _MOST_BETWEEN)
+            elif is_stuck:
+                break
         move = other or (beginning(best.plan) if beginning else moves.draw(current.plan, weights_of(current)))
         if move is None or move.plan in seen:
             refused += 1
@@ -81,6 +87,9 @@ def search(
         found = judge(move.plan, most)
         is_paid = found is None or found.is_known
         refused = refused + 1 if is_paid else 0
+        if found is None or not found.is_known:
+            gain = 0.0 if found is None else max(0.0, 1 - found.cost / best.cost)
+            moves.learn(move, gain)
         if found is None:
             continue
         if found.cost <= most:

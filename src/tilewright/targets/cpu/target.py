@@ -435,7 +435,7 @@ class CpuBackend(Backend):
         make: MakeProgram,
         budget: Budget,
         *,
-        seeds: Iterable[Partition] = (),
+        seeds: Iterable[Partition | Schedule] = (),
         default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:

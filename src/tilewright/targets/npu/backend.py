@@ -271,7 +271,7 @@ class NpuBackend(Backend):
         make: MakeProgram,
         budget: Budget,
         *,
-        seeds: Iterable[Partition] = (),
+        seeds: Iterable[Partition | Schedule] = (),
         default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:

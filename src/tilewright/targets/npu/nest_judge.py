@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tilewright.errors import InternalError, TilewrightError
@@ -14,7 +14,7 @@ from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Numbered
 from tilewright.joint.overlapped.kernels import Kernels
 from tilewright.joint.overlapped.moves import Moves
-from tilewright.joint.overlapped.plan import NAME, RULES, NestPlan, arranged, kernels_of, nests_of
+from tilewright.joint.overlapped.plan import NAME, RULES, Nest, NestPlan, arranged, kernels_of, plan_of
 from tilewright.joint.overlapped.search import Judged, search
 from tilewright.partition import check_cut
 from tilewright.partition.base import Partition, PartitionProblem, kept_as
@@ -24,7 +24,7 @@ from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress, SearchEnded, after_the_end, interrupt_search
-from tilewright.schedule.base import Schedule
+from tilewright.schedule.base import Instance, Schedule
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.base import Improved, MakeProgram
 from tilewright.targets.npu.costs import UNPRICED
@@ -78,6 +78,29 @@ class NestJudge:
         result of one that makes something else first."""
         makers = [n for n in nodes if n.output.shape == value.shape]
         return fastest_binding(self.works, makers, region, self.num_cores, axes) if makers else ()
+
+    def seed_of(self, seed: Partition | Schedule) -> NestPlan | None:
+        """A schedule, or a partition without an order, as a plan that is placed by nothing yet; None of
+        another graph."""
+        partition = seed.partition if isinstance(seed, Schedule) else seed
+        if partition.graph is not self.numbered.graph:
+            return None
+        if isinstance(seed, Schedule):
+            return self.plan_of(seed, Recipe(NAME, NAME, ""))
+        return NestPlan((Nest(kernels_of(self.numbered, partition), RULES[0]),), "")
+
+    def plan_of(self, schedule: Schedule, recipe: Recipe) -> NestPlan | None:
+        """A schedule, placed and run as a recipe says, as a plan that costs what it does; None where its
+        slices run on groups of cores that plans do not know."""
+        firsts = {next(k.nodes): i for i, k in enumerate(kernels_of(self.numbered, schedule.partition))}
+
+        def ordered(plan: NestPlan) -> Iterator[Instance]:
+            found, placed, places = self.schedule(plan)
+            numbers = [firsts[next(placed.kernels[place].nodes)] for place in places]
+            return (Instance(numbers[i.subgraph_id], i.index) for i in found.instances())
+
+        found = plan_of(self.numbered, schedule, self.num_cores, ordered)
+        return None if found is None else replace(found, memory=recipe.memory, execution=recipe.execution)
 
     def schedule(self, plan: NestPlan) -> tuple[Schedule, NestPlan, Sequence[int]]:
         """A plan as a schedule without a cost, with its kernels in the order of the schedule, and their
@@ -141,7 +164,7 @@ _LEAST_S = 1e-3
 def improved(
     judge: NestJudge,
     start: Program,
-    seeds: Iterable[Partition],
+    seeds: Iterable[Partition | Schedule],
     make: MakeProgram,
     check: Callable[[Program], object],
     budget: Budget,
@@ -150,17 +173,18 @@ def improved(
     seed: int,
     progress: Progress | None = None,
 ) -> Improved:
-    """The best plan found from one on, never worse than it; `seeds` are other partitions of the
-    graph, made when they are asked for. The program that is made of it, within the time of a budget, passes
-    `check`, which raises where it is wrong."""
+    """The best plan found from one on, never worse than it; `seeds` are other schedules or partitions
+    of the graph, made when they are asked for. The program that is made of it, within the time of a budget,
+    passes `check`, which raises where it is wrong."""
     numbered, meter = judge.numbered, budget.start()
     whole_s = meter.left_s
-    first = _first(judge, start)
-    if first is None:
+    first = judge.plan_of(start.schedule, start.recipe)
+    judged = None if first is None else judge(first, float("inf"))
+    if judged is None:
         return Improved(start)
     attempts: list[Attempt] = []
     better: list[Judged] = []
-    others = (kernels_of(numbered, p) for p in seeds if p.graph is numbered.graph)
+    others = (plan for seed in seeds if (plan := judge.seed_of(seed)) is not None)
     cost = start.schedule.quality.cost
 
     def report(judged: Judged, what: str, least: float) -> None:
@@ -187,7 +211,7 @@ def improved(
         own = max(0.5, 1 - (whole_s - left_s) / max(left_s, _LEAST_S))
     try:
         with meter.share(own):
-            search(judge, moves, first, meter, report, moves.opening())
+            search(judge, moves, judged, meter, report, moves.opening())
     except SearchEnded:
         pass
     except KeyboardInterrupt:
@@ -207,18 +231,3 @@ def _made(judge: NestJudge, plan: NestPlan, make: MakeProgram) -> Program:
     problem, partition = judge.problem, schedule.partition
     require_right("a searched partition", lambda: check_cut(problem.graph, partition, problem.analysis.maps))
     return make(partition, recipe_of(placed), stages=schedule.stages)
-
-
-def _first(judge: NestJudge, start: Program) -> Judged | None:
-    """A program as a plan that the search may change, with the rule that comes nearest to its order."""
-    recipe, schedule = start.recipe, start.schedule
-    groups = {group.first_core for stage in schedule.stages for group in stage.groups}
-    num_groups = 0 if None in groups else len(groups)
-    found: Judged | None = None
-    for rule in RULES:
-        nests = nests_of(judge.numbered, schedule, rule)
-        plan = NestPlan(nests, recipe.memory, recipe.execution, num_groups)
-        judged = judge(plan, float("inf"))
-        if judged is not None and (found is None or judged.cost < found.cost):
-            found = judged
-    return found
