@@ -188,7 +188,7 @@ class Planner:
     def of_execution(self, recipe: Recipe) -> Planner:
         """What plans this graph as a recipe says: itself, or what plans at once."""
         execution, planner = self._quick or ("", self)
-        return planner if recipe.execution == execution else self
+        return planner if recipe.execution.startswith(execution) else self
 
     def stated(self, program: Program, planner: Planner) -> Program:
         """A program of a planner of this one's, as one of this graph."""

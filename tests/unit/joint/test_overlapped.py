@@ -466,3 +466,14 @@ def test_cores_share_odd_extents_in_parts_that_are_nearly_equal() -> None:
     expected = run_graph(graph, feed)
     for name, array in execute(planned.scopes, feed).items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-5)
+
+
+def test_a_search_from_a_plan_by_a_rule_may_keep_weights_on_the_chip() -> None:
+    """Its mappings stay by the rule, as the backend's are that plans it."""
+    graph, target, options = integer_network(3), NpuTarget(small_machine()), Options(budget=Budget(6))
+    backend = target.backend(graph, options).searches.without()
+    planner = Planner(graph, target, backend, options, PhaseClock(None, None))
+    start = planner.program(Recipe("layerwise", "sequential", MEMORY, "mappings=rule"))
+    found = backend.improve(start, planner.ordered, Budget(6))
+    assert any("mappings=rule, resident_weights=true" in attempt.what for attempt in found.attempts)
+    assert found.program.recipe.execution.startswith("mappings=rule")

@@ -278,9 +278,7 @@ class NpuBackend(Backend):
         """A search over kernels, slices, orders and places; none on a graph that merging made."""
         if best.graph is not self.graph:
             return Improved(best)
-        executions = [best.recipe.execution]
-        if self._policy_of("").launches != "each subgraph":
-            executions += [RESIDENT] if not best.recipe.execution else [""]
+        executions = self._executions(best.recipe.execution)
         memories = self._memories(best.recipe.memory)
         seed = self.options.seed
         judge = self.nest_judge()
@@ -312,6 +310,14 @@ class NpuBackend(Backend):
         """What prices plans of the search over kernels, slices, orders and places."""
         numbered = Numbered(self.graph)
         return NestJudge(self.partition_problem, numbered, self.types, self.works, self._judged)
+
+    def _executions(self, own: str) -> list[str]:
+        """A way to run a program, and the others: weights that stay on the chip or not; mappings by a rule
+        stay so, as whatever else has this backend's names."""
+        if self._policy_of("").launches == "each subgraph":
+            return [own]
+        plain = _AT_ONCE if own.startswith(_AT_ONCE) else ""
+        return list(dict.fromkeys((own, plain, f"{plain}, {RESIDENT}" if plain else RESIDENT)))
 
     def _memories(self, memory: str) -> list[str]:
         """A planner of memory and others like it: the other rule of what leaves a full buffer, less of the
