@@ -175,9 +175,9 @@ class CompiledFacts:
     options: Options
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    steps: tuple[StepInfo, ...]
-    memory: MemoryInfo | None
-    origins: tuple[NodeOrigin, ...]
+    steps: tuple[StepInfo, ...] = ()
+    memory: MemoryInfo | None = None
+    origins: tuple[NodeOrigin, ...] = ()
     error: MeasuredError | None = None
     cost: CostInfo | None = None
     machine: Machine | None = None

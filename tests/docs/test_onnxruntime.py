@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tilewright.frontend.onnx.microsoft.catalog import NATIVE, REFUSED, supported_names
+from tilewright.frontend.onnx.microsoft.catalog import NAMES, NATIVE, REFUSED
 from tilewright.ir.ops.registry import MICROSOFT_DOMAIN, operators
 
 PAGE = (Path(__file__).parents[2] / "docs" / "onnxruntime.md").read_text(encoding="utf-8")
@@ -18,7 +18,7 @@ def rows(title: str) -> dict[str, str]:
 
 
 def test_the_table_has_the_operators_that_load() -> None:
-    assert list(rows("Supported")) == supported_names()
+    assert list(rows("Supported")) == NAMES
 
 
 def test_the_table_has_the_operators_that_are_refused_with_what_to_do() -> None:
@@ -27,5 +27,5 @@ def test_the_table_has_the_operators_that_are_refused_with_what_to_do() -> None:
 
 def test_operators_without_a_definition_are_in_the_registry() -> None:
     known = {operator.op_type for operator in operators() if operator.domain == MICROSOFT_DOMAIN}
-    assert set(NATIVE) <= known <= set(supported_names())
-    assert not REFUSED.keys() & set(supported_names())
+    assert set(NATIVE) <= known <= set(NAMES)
+    assert not REFUSED.keys() & set(NAMES)

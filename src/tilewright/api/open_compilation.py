@@ -39,9 +39,6 @@ def compile_open(
         options=options,
         inputs=tuple(tensor_info(n, d.dtype, binding.shape_of(n)) for n, d in prepared.inputs.items()),
         outputs=tuple(tensor_info(n, d.dtype, d.dims or ()) for n, d in outputs.items()),
-        steps=(),
-        memory=None,
-        origins=(),
         metadata=model.metadata,
         edges=model.edges,
     )

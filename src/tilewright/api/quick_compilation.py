@@ -24,9 +24,6 @@ def quick_model(
         options=options,
         inputs=tuple(TensorInfo.of(v) for v in model.graph.inputs),
         outputs=tuple(TensorInfo.of(v) for v in model.graph.outputs),
-        steps=(),
-        memory=None,
-        origins=(),
         metadata=model.metadata,
         edges=model.edges,
     )

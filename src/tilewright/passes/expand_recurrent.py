@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
-
-from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.ops.recurrent import is_layer, is_quantized, kind_of_layer
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
@@ -19,8 +16,6 @@ from tilewright.passes.recurrent_layer import (
     LayerNodes,
     RecurrentLayer,
     biases,
-    checked_lengths,
-    is_wanted,
     match_layer,
     quantized_gates,
     quantized_inputs,
@@ -74,41 +69,25 @@ def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
         backward = direction == 1 or node.str_attr("direction", "forward") == "reverse"
         times = range(layer.steps - 1, -1, -1) if backward else range(layer.steps)
         last.append(_direction(emit, layer, direction, given, times, alive, hidden))
-    outputs: list[Value | None] = (
-        [_every(emit, layer, hidden, mask)] if is_wanted(editor, node, 0) else [None]
-    )
-    for number, stem in ((1, "last_hidden"), (2, "last_memory")):
-        outputs.append(
-            _last(emit, layer, [state[number - 1] for state in last], stem)
-            if is_wanted(editor, node, number)
-            else None
+    emit.replace(
+        (
+            lambda: _every(emit, layer, hidden, mask),
+            lambda: _last(emit, layer, [state[0] for state in last], "last_hidden"),
+            lambda: _last(emit, layer, [state[1] for state in last], "last_memory"),
         )
-    for old, new in zip(node.outputs, outputs, strict=False):
-        if old is not None and new is not None:
-            editor.replace(old, new)
-    editor.discard([node])
+    )
     return f"{counted(layer.steps, 'step')} of {node.op_type}"
 
 
 def _alive(emit: LayerNodes, layer: RecurrentLayer) -> tuple[list[Value | None], Value | None]:
     """For each step, which sequences have not ended (`[1, N]`; None for all); and for all, `[T, 1, N, 1]`."""
-    lengths = emit.node.input(4)
-    everyone: list[Value | None] = [None] * layer.steps
-    if lengths is None:
-        return everyone, None
-    times = np.arange(layer.steps, dtype=np.int32)[:, None]
-    data = emit.editor.data(lengths)
-    if data is not None:
-        known = times < data
-        if known.all():
-            return everyone, None
-        steps = [None if row.all() else emit.constant(row[None], f"alive_{t}") for t, row in enumerate(known)]
-        return steps, emit.constant(known.reshape(layer.steps, 1, layer.batch, 1), "alive")
-    shape = (layer.steps, layer.batch)
-    lengths = checked_lengths(emit, layer, lengths)
-    mask = emit.one("Less", [emit.constant(times, "times"), lengths], "alive", shape, dtype=DType.BOOL)
-    pieces = emit.split(mask, "alive", [1] * layer.steps)
-    return [*pieces], emit.reshape(mask, "alive_every", (layer.steps, 1, layer.batch, 1))
+    alive, shape = emit.alive(layer), (layer.steps, 1, layer.batch, 1)
+    if alive is None:
+        return [None] * layer.steps, None
+    if isinstance(alive, Value):
+        return [*emit.split(alive, "alive", [1] * layer.steps)], emit.reshape(alive, "alive_every", shape)
+    steps = [None if row.all() else emit.constant(row[None], f"alive_{t}") for t, row in enumerate(alive)]
+    return steps, emit.constant(alive.reshape(shape), "alive")
 
 
 def _direction(
@@ -163,8 +142,6 @@ def _direction(
     for t in times:
         matrix = None if state[0] is None and kind == "RNN" else recurrence
         operands = [pieces[t], matrix, state[0], alive[t], *state[1:], *extra]
-        while operands[-1] is None:
-            operands.pop()
         results = [(f"hidden_{direction}_{t}", dtype, shape)]
         if is_lstm:
             results.append((f"memory_{direction}_{t}", dtype, shape))
@@ -182,13 +159,12 @@ def _every(
     joined = emit.concat([value for step in hidden for value in step], "hidden")
     every = emit.reshape(joined, "every", shape)
     if mask is not None:
-        zero = emit.constant(np.zeros(()), "zero", every.dtype)
-        every = emit.one("Where", [mask, every, zero], "shown", shape)
-    return emit.transpose(every, "by_batch", (2, 0, 1, 3)) if emit.node.int_attr("layout", 0) else every
+        every = emit.shown(every, mask)
+    return emit.by_batch(every, "every", (2, 0, 1, 3))
 
 
 def _last(emit: LayerNodes, layer: RecurrentLayer, states: Sequence[Value], stem: str) -> Value:
     """The states that the directions end with."""
     joined = emit.concat(states, f"{stem}_joined")
     value = emit.reshape(joined, stem, (layer.directions, layer.batch, layer.size))
-    return emit.transpose(value, f"{stem}_by_batch", (1, 0, 2)) if emit.node.int_attr("layout", 0) else value
+    return emit.by_batch(value, stem, (1, 0, 2))

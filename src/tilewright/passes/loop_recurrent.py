@@ -17,8 +17,6 @@ from tilewright.passes.recurrent_layer import (
     LayerNodes,
     RecurrentLayer,
     biases,
-    checked_lengths,
-    is_wanted,
     match_layer,
     quantized_gates,
     quantized_inputs,
@@ -56,13 +54,14 @@ def _match(editor: Editor, node: Node) -> RecurrentLayer | Kept | None:
 def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
     emit = LayerNodes(editor, node)
     directions, state = layer.directions, (layer.directions, layer.batch, layer.size)
-    alive = _alive(emit, layer)
+    given = emit.alive(layer)
+    alive = emit.constant(given, "alive") if isinstance(given, np.ndarray) else given
     added, scaled = zip(*(biases(emit, direction) for direction in range(directions)), strict=True)
     operands = [_gates(emit, layer, added), node.require(2), _state(emit, 5, "hidden"), alive]
     kind, recurrence = kind_of_layer(node), ByteWeights.of_states(emit) if is_quantized(node) else None
     if recurrence is not None:
         operands[1] = emit.constant(recurrence.data, "recurrence")
-    dtype, by_batch = node.require(0).dtype, bool(node.int_attr("layout", 0))
+    dtype = node.require(0).dtype
     results: list[tuple[str, DType, tuple[int, ...]]] = [
         ("every", dtype, (layer.steps, layer.batch, directions, layer.size))
     ]
@@ -75,21 +74,14 @@ def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
         zero = recurrence.zero
         operands.append(emit.constant(recurrence.scale, "recurrence_scale"))
         operands.append(None if zero is None else emit.constant(zero, "recurrence_zero"))
-    while operands[-1] is None:
-        operands.pop()
     steps = emit.several(f"{kind}Steps", operands, results, _attributes(node, layer), domain=INTERNAL_DOMAIN)
-    shown: list[Value | None] = [None, None, None]
-    if is_wanted(editor, node, 0):
-        every = _every(emit, layer, steps[0], alive)
-        shown[0] = emit.transpose(every, "every_shown", (1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
-    if is_wanted(editor, node, 1):
-        shown[1] = _by_batch(emit, _last(emit, layer, steps[0]), "last", (1, 0, 2))
-    if is_wanted(editor, node, 2):
-        shown[2] = _by_batch(emit, steps[1], "memory", (1, 0, 2))
-    for old, new in zip(node.outputs, shown, strict=False):
-        if old is not None and new is not None:
-            editor.replace(old, new)
-    editor.discard([node])
+    emit.replace(
+        (
+            lambda: _every(emit, layer, steps[0], alive),
+            lambda: emit.by_batch(_last(emit, layer, steps[0]), "last", (1, 0, 2)),
+            lambda: emit.by_batch(steps[1], "memory", (1, 0, 2)),
+        )
+    )
     return f"a loop over {counted(layer.steps, 'step')} of {node.op_type}"
 
 
@@ -150,28 +142,13 @@ def _state(emit: LayerNodes, position: int, stem: str) -> Value | None:
     return emit.transpose(value, f"{stem}_first", (1, 0, 2))
 
 
-def _alive(emit: LayerNodes, layer: RecurrentLayer) -> Value | None:
-    """Which sequences have not ended at each step, `[T, N]`; None for all."""
-    lengths = emit.node.input(4)
-    if lengths is None:
-        return None
-    times = np.arange(layer.steps, dtype=np.int32)[:, None]
-    data = emit.editor.data(lengths)
-    if data is not None:
-        known = times < data
-        return None if known.all() else emit.constant(known, "alive")
-    lengths = checked_lengths(emit, layer, lengths)
-    shape = (layer.steps, layer.batch)
-    return emit.one("Less", [emit.constant(times, "times"), lengths], "alive", shape, dtype=DType.BOOL)
-
-
 def _every(emit: LayerNodes, layer: RecurrentLayer, every: Value, alive: Value | None) -> Value:
     """The hidden states of all steps; zeros where a sequence has ended."""
-    if alive is None:
-        return every
-    mask = emit.reshape(alive, "alive_every", (layer.steps, layer.batch, 1, 1))
-    zero = emit.constant(np.zeros(()), "zero", every.dtype)
-    return emit.one("Where", [mask, every, zero], "shown", every.shape)
+    if alive is not None:
+        mask = emit.reshape(alive, "alive_every", (layer.steps, layer.batch, 1, 1))
+        every = emit.shown(every, mask)
+    by_batch = bool(emit.node.int_attr("layout", 0))
+    return emit.transpose(every, "every_shown", (1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
 
 
 def _last(emit: LayerNodes, layer: RecurrentLayer, every: Value) -> Value:
@@ -192,11 +169,6 @@ def _last(emit: LayerNodes, layer: RecurrentLayer, every: Value) -> Value:
         part = emit.one("Slice", [every, *bounds], stem, shape)
         parts.append(emit.reshape(part, f"{stem}_state", (1, layer.batch, layer.size)))
     return emit.concat(parts, "last")
-
-
-def _by_batch(emit: LayerNodes, value: Value, stem: str, perm: tuple[int, ...]) -> Value:
-    """A result as the layer's layout has it."""
-    return emit.transpose(value, f"{stem}_by_batch", perm) if emit.node.int_attr("layout", 0) else value
 
 
 class LoopRecurrent(RulePass):

@@ -94,8 +94,11 @@ class LayerNodes:
         *,
         domain: str = "",
     ) -> list[Value]:
-        """The results (a stem, a type and a shape each) of a new node."""
+        """The results (a stem, a type and a shape each) of a new node; inputs at its end that are None go."""
         graph = self.editor.graph
+        inputs = list(inputs)
+        while inputs[-1] is None:
+            inputs.pop()
         values = [graph.value(f"{self.node.name}_{stem}", dtype, shape) for stem, dtype, shape in results]
         opset = 1 if domain else max(self.node.opset, _OPSET)
         graph.insert_before(self.node, Node(op_type, inputs, values, attributes, opset=opset, domain=domain))
@@ -130,6 +133,10 @@ class LayerNodes:
         shape = tuple(value.shape[p] for p in perm)
         return self.one("Transpose", [value], stem, shape, {"perm": perm})
 
+    def by_batch(self, value: Value, stem: str, perm: tuple[int, ...]) -> Value:
+        """A result as the layer's layout has it."""
+        return self.transpose(value, f"{stem}_by_batch", perm) if self.node.int_attr("layout", 0) else value
+
     def split(self, value: Value, stem: str, sizes: Sequence[int]) -> list[Value]:
         """Pieces along the first axis."""
         if len(sizes) == 1:
@@ -146,6 +153,36 @@ class LayerNodes:
             return values[0]
         shape = (sum(v.shape[0] for v in values), *values[0].shape[1:])
         return self.one("Concat", values, stem, shape, {"axis": 0})
+
+    def alive(self, layer: RecurrentLayer) -> Value | Array | None:
+        """Which sequences have not ended at each step, `[T, N]`, an array if it is known; None for all."""
+        lengths = self.node.input(4)
+        if lengths is None:
+            return None
+        times = np.arange(layer.steps, dtype=np.int32)[:, None]
+        data = self.editor.data(lengths)
+        if data is not None:
+            known = times < data
+            return None if known.all() else known
+        lengths = checked_lengths(self, layer, lengths)
+        shape = (layer.steps, layer.batch)
+        return self.one("Less", [self.constant(times, "times"), lengths], "alive", shape, dtype=DType.BOOL)
+
+    def shown(self, every: Value, mask: Value) -> Value:
+        """The hidden states of all steps, with zeros where a sequence has ended."""
+        zero = self.constant(np.zeros(()), "zero", every.dtype)
+        return self.one("Where", [mask, every, zero], "shown", every.shape)
+
+    def replace(self, results: Sequence[Callable[[], Value]]) -> None:
+        """Put results, each made where anything reads it, in the place of the layer's."""
+        pairs = [
+            (old, made())
+            for old, made in zip(self.node.outputs, results, strict=False)
+            if old is not None and (old.users or self.editor.is_output(old))
+        ]
+        for old, new in pairs:
+            self.editor.replace(old, new)
+        self.editor.discard([self.node])
 
     def part(self, position: int, direction: int, stem: str) -> Value | None:
         """Of an input of the layer what belongs to a direction; None for an omitted one."""
@@ -274,12 +311,6 @@ def rules_of_layers(
     """Rules for all operators that are recurrent layers."""
     of_onnx = tuple(name for name in DEFAULT_ACTIVATIONS if name != QUANTIZED_LSTM)
     return [Rule(of_onnx, match, build), Rule((QUANTIZED_LSTM,), match, build, MICROSOFT_DOMAIN)]
-
-
-def is_wanted(editor: Editor, node: Node, position: int) -> bool:
-    """Whether anything reads a result."""
-    value = node.outputs[position] if position < len(node.outputs) else None
-    return value is not None and (bool(value.users) or editor.is_output(value))
 
 
 def checked_lengths(emit: LayerNodes, layer: RecurrentLayer, lengths: Value) -> Value:

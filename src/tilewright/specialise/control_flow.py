@@ -248,9 +248,6 @@ def _open_model(prepared: PreparedModel, options: Options) -> OpenCompiledModel:
         options=options,
         inputs=tuple(tensor_info(n, d.dtype, binding.shape_of(n)) for n, d in prepared.inputs.items()),
         outputs=tuple(TensorInfo(name, DType.FLOAT32, ()) for name in prepared.outputs),
-        steps=(),
-        memory=None,
-        origins=(),
     )
 
     def compile_part(

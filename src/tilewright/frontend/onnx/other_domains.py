@@ -11,8 +11,11 @@ from typing import Any
 
 from onnx import FunctionProto, NodeProto
 
+from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx import ml
+from tilewright.frontend.onnx.protos import node_label, one_line
 from tilewright.ir.graph import Value
+from tilewright.text.suggestions import misspelt
 
 
 def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionProto:
@@ -22,8 +25,18 @@ def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionPr
         UnsupportedOp: it is not known, or not with these attributes.
         ModelRejected: the inputs do not fit the operator.
     """
-    found: FunctionProto = _catalog(node).definition_of(node, inputs)
-    return found
+    from tilewright.frontend.onnx.microsoft.definition import Definition
+
+    require_known(node)
+    definition = Definition(node, inputs)
+    try:
+        return definition.function(_catalog(node).DEFINITIONS[node.op_type](definition))
+    except (ArithmeticError, LookupError, ValueError) as error:
+        # Lists that do not fit each other, where a definition did not say so itself.
+        raise ModelRejected(
+            f"node {node_label(node)} does not take its attributes ({one_line(error)}); export the model "
+            "again."
+        ) from error
 
 
 def require_known(node: NodeProto) -> None:
@@ -32,9 +45,18 @@ def require_known(node: NodeProto) -> None:
     Raises:
         UnsupportedOp: it has none.
     """
-    _catalog(node).require_known(node)
+    catalog = _catalog(node)
+    catalog.refuse(node)
+    if node.op_type not in catalog.NAMES:
+        guess = misspelt(node.op_type, catalog.NAMES)
+        raise UnsupportedOp(
+            f"node {node_label(node)}: {node.domain} {node.op_type} is not known"
+            + (f"; did you mean {guess}? Else export" if guess else "; export")
+            + " the model with standard operators."
+        )
 
 
 def _catalog(node: NodeProto) -> Any:
+    """A module with the domain's `DEFINITIONS`, all `NAMES` that load, and what else it has to `refuse`."""
     package = "ml" if node.domain == ml.DOMAIN else "microsoft"
     return import_module(f"tilewright.frontend.onnx.{package}.catalog")
