@@ -15,27 +15,10 @@ from tilewright.explain import Explanation
 from tilewright.files import write_output
 from tilewright.planning import Bound
 from tilewright.report.figure import heading, html_table, page
-from tilewright.results import Result, about
+from tilewright.results import Result, Table, about
 from tilewright.steps import CostInfo, MemoryInfo, StepInfo, TuningInfo
 from tilewright.text.formatting import format_ms
 from tilewright.text.printable import json_text
-
-
-@dataclass(frozen=True, slots=True)
-class ReportTable:
-    """Rows under a heading."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def html(self) -> str:
-        """The table with its heading."""
-        return heading(self.title) + self.rows_html()
-
-    def rows_html(self) -> str:
-        """The table alone."""
-        return html_table(self.columns, self.rows, is_words=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +60,7 @@ class CompilationReport:
     """Everything a compilation decided. Equal compilations give equal bytes."""
 
     document: dict[str, Any]
-    tables: tuple[ReportTable, ...]
+    tables: tuple[Table, ...]
 
     @classmethod
     def of(
@@ -104,15 +87,12 @@ class CompilationReport:
             (e.producer, e.consumer, "fused" if e.is_fused else "cut", e.code, e.text)
             for e in explanation.edges
         )
+        heads = ("kernel", "template", "nodes", "multiply-accumulates", "chunks", "estimate", "notes")
         tables = (
-            ReportTable("Summary", ("", ""), _summary(document, facts)),
-            ReportTable(
-                "Kernels",
-                ("kernel", "template", "nodes", "multiply-accumulates", "chunks", "estimate", "notes"),
-                kernels,
-            ),
-            ReportTable("Nodes of the model", ("node", "operator", "became", "kernels", "note"), nodes),
-            ReportTable("Edges", ("from", "to", "verdict", "code", "reason"), edges),
+            Table(("", ""), _summary(document, facts), "Summary"),
+            Table(heads, kernels, "Kernels"),
+            Table(("node", "operator", "became", "kernels", "note"), nodes, "Nodes of the model"),
+            Table(("from", "to", "verdict", "code", "reason"), edges, "Edges"),
         )
         return cls(document, tables)
 
@@ -122,11 +102,11 @@ class CompilationReport:
 
     def summary_html(self) -> str:
         """The first table alone: what a notebook shows."""
-        return self.tables[0].html()
+        return _titled(self.tables[0])
 
     def html(self) -> str:
         """The whole report as one page."""
-        return page("tilewright report", [table.html() for table in self.tables])
+        return page("tilewright report", list(map(_titled, self.tables)))
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -144,7 +124,16 @@ class CompilationReport:
         return path
 
     def _repr_html_(self) -> str:
-        return "".join(table.html() for table in self.tables)
+        return "".join(map(_titled, self.tables))
+
+
+def in_words(table: Table) -> str:
+    """A table of words, without its title."""
+    return html_table(table.heads, table.rows, is_words=True)
+
+
+def _titled(table: Table) -> str:
+    return heading(table.title) + in_words(table)
 
 
 def cost_rows(cost: CostInfo) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tilewright.explain import Explanation
 from tilewright.program import Program
-from tilewright.report.compilation import CompilationReport
+from tilewright.report.compilation import CompilationReport, in_words
 from tilewright.report.figure import colour, facts, folded, heading, html_table, note, page
 from tilewright.report.graph_view import graph_section
 from tilewright.report.lanes import (
@@ -86,7 +86,7 @@ def model_page(
     kernels = [kernel for step in steps for kernel in step.kernels]
     measured_ns = times.by_id() if times.is_measured else None
     summary = report.tables[0].rows
-    parts = [facts(times.said or [(name, value) for name, value, *_ in summary])]
+    parts = [facts(times.said or [(str(name), str(value)) for name, value in summary])]
     parts += [heading("Graph"), graph_section(program, kernels, explanation.edges, measured_ns)]
     if not times.kernels:
         parts.append(note("The cost model of this target says nothing of single kernels."))
@@ -98,7 +98,7 @@ def model_page(
         recorded = None  # what was measured was made anew, and the model by a version that makes other steps
     parts += run_section(_timed_steps(steps, times), memory, recorded)
     parts += _edges_section(explanation)
-    parts += [heading("Tables"), *(folded(table.title, [table.rows_html()]) for table in report.tables)]
+    parts += [heading("Tables"), *(folded(table.title, [in_words(table)]) for table in report.tables)]
     return page(title, parts)
 
 
@@ -109,7 +109,7 @@ def shapes_page(
     a section with its name, times of kernels and tables."""
     parts = [note(f"{said}. {_OF_SHAPES}"), html_table(table.heads, table.rows)]
     for name, report, times in sections:
-        tables = [folded(inner.title, [inner.rows_html()]) for inner in report.tables]
+        tables = [folded(inner.title, [in_words(inner)]) for inner in report.tables]
         parts.append(folded(name, [*times_section(times.kernels), *tables]))
     return page(title, parts)
 
