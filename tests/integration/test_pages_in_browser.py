@@ -18,6 +18,7 @@ import tilewright as tw
 from tilewright.api.pages import model_report
 from tilewright.report.figure import Bars, Line, Point, bar_chart, curves, drawn, page, scatter
 from tilewright.report.graph_view import graph_frame
+from tilewright.report.lanes import Time
 from tilewright.report.limits import TimedKernel, times_section
 
 pytestmark = needs_browser
@@ -456,6 +457,21 @@ def test_odd_values_and_names_are_drawn(browser: Browser, tmp_path: Path, width:
         heights = dict(bars)
         assert heights["b, r: 16"] == pytest.approx(16 * heights["a, p: 1"], rel=0.01)
         assert heights["b, q: 8"] == pytest.approx(2 * heights["b, p: 4"], rel=0.01)
+
+
+@pytest.mark.parametrize("end_us", [100.1, 101.3, 104])
+def test_the_last_number_of_an_axis_of_time_is_whole(browser: Browser, tmp_path: Path, end_us: float) -> None:
+    path = tmp_path / "lanes.html"
+    axis = Time.of(end_us * 1e-6).lane().body
+    path.write_text(page("lanes", [drawn(f'<div style="overflow:hidden">{axis}</div>')]), encoding="utf-8")
+    with browser.page(path, DESKTOP) as shown:
+        shown.drawn()
+        ends = shown.value(
+            "[document.querySelector('svg'), ...document.querySelectorAll('svg text')]"
+            ".map((drawn) => drawn.getBoundingClientRect().right)"
+        )
+        assert max(ends[1:]) <= ends[0]
+        assert shown.value("[...document.querySelectorAll('svg text')].at(-1).textContent") == "100"
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])

@@ -22,6 +22,13 @@
       if (picture) picture.replaceWith(drawn);
       else figure.append(drawn);
       picture = drawn;
+      // Numbers at the right of their ticks: where the last one has no room, it stands at the left.
+      const end = drawn.getBoundingClientRect().right;
+      for (const text of drawn.querySelectorAll('[aria-label="x-axis tick label"][text-anchor="start"] text'))
+        if (text.getBoundingClientRect().right > end) {
+          text.setAttribute("text-anchor", "end");
+          text.setAttribute("dx", -5);  // from 2 px behind the tick to before it
+        }
     };
     new ResizeObserver(draw).observe(figure);
   }
