@@ -38,9 +38,9 @@ class IdealSpace:
     """Ideals in the order of their sizes, and transitions by sets of at most `most_layers`.
 
     `least_ns` is what each of these sets takes at least as one kernel without lanes, or where it falls apart
-    into no more parts than a stage may have groups, as a stage of such a kernel for each; `laned_ns` what
-    those take in lanes that may have some. `bound_ns` is what any plan of whole layers takes at least,
-    whatever stages and lanes it has; 0 where larger sets were left out.
+    into no more parts than a stage may have groups, as a stage of such a kernel for each. Where all layers
+    may be in a set, `laned_ns` is what those take in lanes that may have some, and `bound_ns` what any plan
+    of whole layers takes at least, whatever stages and lanes it has; 0 where larger sets were left out.
     """
 
     ideals: tuple[Mask, ...]
@@ -52,11 +52,12 @@ class IdealSpace:
 
 
 class _Least(NamedTuple):
-    """Of a set of layers, ns of each unit for all of them and along a path, of the busiest one in all, and of
-    main memory's port for what comes. `is_chain`: each layer but the first reads a result of the last."""
+    """Of a set of layers, ns of each unit for all of them and along a path in lanes (none where it is not
+    asked for), of the busiest one in all, and of main memory's port for what comes. `is_chain`: each layer
+    but the first reads a result of the last."""
 
     units_ns: tuple[float, ...]
-    paths_ns: tuple[float, ...]
+    paths_ns: tuple[float, ...] | None
     floors_ns: float
     main_ns: float
     is_chain: bool
@@ -79,9 +80,9 @@ class LayerGraph:
     floors_ns: tuple[float, ...]
     nodes: list[Mask] = field(init=False)
     times: Sequence[LayerTime] = field(init=False)
+    _laned_times: Callable[[], Sequence[LayerTime]] = field(init=False)
     _order: StageGraph = field(init=False)
     _units: list[tuple[float, ...]] = field(init=False)
-    _laned_units: list[tuple[float, ...]] = field(init=False)
     _reads: list[list[tuple[Mask, float]]] = field(init=False)
     _always_ns: list[float] = field(init=False)
     _made: list[list[tuple[Mask, float]]] = field(init=False)
@@ -105,9 +106,13 @@ class LayerGraph:
         graph = cls(numbered, tuple(members), has_lanes, launch_ns, join_ns, most_groups, floors_ns)
         graph._connect()
         # Of a part of a layer nothing is known: others of it may run in the same step.
-        times = times_of([[numbered.nodes[i] for i in nodes] for nodes in layers])
-        known = dict(zip(layers, times, strict=True))
-        graph.times = [known.get(nodes, NOTHING) for nodes in members]
+
+        def times(in_lanes: bool) -> Sequence[LayerTime]:
+            found = times_of([[numbered.nodes[i] for i in nodes] for nodes in layers], in_lanes)
+            known = dict(zip(layers, found, strict=True))
+            return [known.get(nodes, NOTHING) for nodes in members]
+
+        graph.times, graph._laned_times = times(in_lanes=False), lambda: times(in_lanes=True)
         graph._note_times()
         return graph
 
@@ -125,7 +130,7 @@ class LayerGraph:
     def longest_path_ns(self) -> float:
         """What any unit does along a path of layers, in lanes or not."""
         longest: list[tuple[float, ...]] = []
-        for own, predecessors in zip(self._laned_units, self.predecessors, strict=True):
+        for own, predecessors in zip(self._laned_units(), self.predecessors, strict=True):
             before = [longest[layer] for layer in bits(predecessors)]
             longest.append(tuple(map(add, own, map(max, zip(*before, strict=True)))) if before else own)
         return max(chain.from_iterable(longest), default=0.0)
@@ -164,9 +169,8 @@ class LayerGraph:
 
     def _note_times(self) -> None:
         """What each layer adds to the bound of a kernel."""
-        names = sorted({unit for time in self.times for unit in time.whole_ns})
+        names = self._names()
         self._units = [tuple(time.whole_ns.get(name, 0.0) for name in names) for time in self.times]
-        self._laned_units = [tuple(time.laned_ns.get(name, 0.0) for name in names) for time in self.times]
         num_readers: dict[str, int] = {}
         for time in self.times:
             for name in time.constants_ns:
@@ -196,6 +200,15 @@ class LayerGraph:
             self._reads.append(reads)
             self._made.append(made)
             self._always_ns.append(always_ns)
+
+    def _names(self) -> list[str]:
+        """The units that do something."""
+        return sorted({unit for time in self.times for unit in time.whole_ns})
+
+    def _laned_units(self) -> Sequence[tuple[float, ...]]:
+        """Of each layer what each of these takes in a lane of the number of cores that suits it best."""
+        names = self._names()
+        return [tuple(time.laned_ns.get(name, 0.0) for name in names) for time in self._laned_times()]
 
     def _read_by(self, nodes: Sequence[int]) -> Iterator[Value]:
         inside = {self.numbered.nodes[node] for node in nodes}
@@ -234,6 +247,7 @@ class LayerGraph:
     ) -> IdealSpace | None:
         """Ideals and transitions of so many layers; None: there are more pairs of ideals, or time ends."""
         places = {ideal: number for number, ideal in enumerate(ideals)}
+        laned = self._laned_units() if self.has_lanes and most_layers >= len(self.members) else ()
         transitions: list[Transition] = []
         sets_ns: dict[Mask, tuple[float, float, float]] = {}
         ahead_ns = dict.fromkeys(ideals, inf)
@@ -246,9 +260,9 @@ class LayerGraph:
             checkpoint()
             if len(transitions) > most_pairs or is_due():
                 return None
-            ends = self._ends(source) if self.has_lanes else []
+            ends = self._ends(source, laned)
             none = (0.0,) * len(self._units[0])
-            level = {source: _Least(none, none, 0.0, 0.0, is_chain=True)}
+            level = {source: _Least(none, none if ends else None, 0.0, 0.0, is_chain=True)}
             for _ in range(most_layers):
                 grown: dict[Mask, _Least] = {}
                 for ideal, least in level.items():
@@ -278,11 +292,13 @@ class LayerGraph:
         """What a set takes at least in any stages, as one kernel or as a stage of its parts without lanes,
         and as one kernel with lanes; infinite where there is none. Smaller sets are known."""
         moved_ns = max(least.floors_ns, least.main_ns + self._stored_ns(layers))
-        any_ns = self.launch_ns + max((moved_ns, *(least.paths_ns if self.has_lanes else least.units_ns)))
+        is_laned = least.paths_ns is not None
+        along_ns = least.paths_ns or (() if self.has_lanes else least.units_ns)
+        any_ns = self.launch_ns + max((moved_ns, *along_ns))
         parts = self.parts(layers)
         if len(parts) == 1:
             alone_ns = self.launch_ns + max((moved_ns, *least.units_ns))
-            return any_ns, alone_ns, any_ns if self.has_lanes and not least.is_chain else inf
+            return any_ns, alone_ns, any_ns if is_laned and not least.is_chain else inf
         if len(parts) > self.most_groups:
             return any_ns, inf, inf
         longest_ns = max((known[part][1] for part in parts if part in known), default=0.0)
@@ -299,16 +315,17 @@ class LayerGraph:
         last = 1 << (ideal & ~source).bit_length() >> 1
         return _Least(
             tuple(map(add, least.units_ns, self._units[layer])),
-            tuple(map(max, least.paths_ns, ends[layer])) if self.has_lanes else least.paths_ns,
+            None if least.paths_ns is None else tuple(map(max, least.paths_ns, ends[layer])),
             least.floors_ns + self.floors_ns[layer],
             main_ns,
             least.is_chain and not last & ~self.predecessors[layer],
         )
 
-    def _ends(self, source: Mask) -> list[tuple[float, ...]]:
-        """By layer, of each unit, its longest path of layers outside an ideal that ends there, in lanes."""
+    def _ends(self, source: Mask, laned: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+        """By layer, of each unit, its longest path of layers outside an ideal that ends there, in lanes that
+        take so long of each layer."""
         found: list[tuple[float, ...]] = []
-        for layer, own in enumerate(self._laned_units):
+        for layer, own in enumerate(laned):
             before = [found[i] for i in bits(self.predecessors[layer] & ~source)]
             before += before[:1]  # for `map`, which takes one of each
             found.append(tuple(map(add, own, map(max, *before))) if len(before) > 1 else own)

@@ -11,7 +11,8 @@ from tilewright.records import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerTime:
-    """Of a layer that runs whole: ns of each unit, on all cores that its kernel has or on those of a lane.
+    """Of a layer that runs whole: ns of each unit, on all cores that its kernel has or on those of a lane;
+    the latter none where they were not asked for.
 
     `reads_ns` and `makes_ns` are what main memory's port takes at least for a value that lies there,
     `constants_ns` what it takes for constants, by their names, once a kernel. What the layer makes `off_chip`
@@ -32,5 +33,6 @@ NOTHING = LayerTime({}, {}, {}, {}, {})
 TileJointly = Callable[[Sequence[Node], Sequence[Value]], Sequence[ChainPlan]]
 """Asks a target for joint tilings of nodes from which these values leave, the most promising ones first."""
 
-TimeLayers = Callable[[Sequence[Sequence[Node]]], Sequence[LayerTime]]
-"""Asks a target for the times of layers, each given by its nodes in order."""
+TimeLayers = Callable[[Sequence[Sequence[Node]], bool], Sequence[LayerTime]]
+"""Asks a target for the times of layers, each given by its nodes in order, in lanes of any number of cores,
+too, or not: on machines of many cores these take long."""

@@ -30,18 +30,19 @@ class LayerTimes:
     graph: Graph
     maps: RegionMaps
 
-    def of(self, layers: Sequence[Sequence[Node]]) -> list[LayerTime]:
-        """What each layer takes, given by its nodes in order."""
+    def of(self, layers: Sequence[Sequence[Node]], in_lanes: bool) -> list[LayerTime]:
+        """What each layer takes, given by its nodes in order, `in_lanes` of any number of cores, too."""
         wanted = {value: full_region(value.shape) for value in self.graph.outputs}
         needed = value_regions(self.graph.nodes, wanted, self.maps)
         known: dict[Hashable, tuple[dict[str, float], dict[str, float]]] = {}
-        return [self._of_layer(nodes, needed, known) for nodes in layers]
+        return [self._of_layer(nodes, needed, known, in_lanes) for nodes in layers]
 
     def _of_layer(
         self,
         nodes: Sequence[Node],
         needed: Mapping[Value, Region],
         known: dict[Hashable, tuple[dict[str, float], dict[str, float]]],
+        in_lanes: bool,
     ) -> LayerTime:
         checkpoint()
         inside, results = set(nodes), set(self.graph.outputs)
@@ -57,7 +58,7 @@ class LayerTimes:
         outside = [v for v in regions if v.producer not in inside]
         structure = kernel_structure(nodes, made)
         if structure not in known:
-            known[structure] = self._all_unit_ns(nodes, regions)
+            known[structure] = self._all_unit_ns(nodes, regions, in_lanes)
         whole, laned = known[structure]
         return LayerTime(
             whole,
@@ -69,11 +70,13 @@ class LayerTimes:
         )
 
     def _all_unit_ns(
-        self, nodes: Sequence[Node], regions: Mapping[Value, Region]
+        self, nodes: Sequence[Node], regions: Mapping[Value, Region], in_lanes: bool
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """On all cores, and the least on any number of them."""
+        """On all cores, and the least on any number of them where these are asked for."""
         num_cores = self.works.machine.num_cores_per_cluster
         whole = self._unit_ns(nodes, regions, num_cores)
+        if not in_lanes:
+            return whole, {}
         laned = dict(whole)
         for cores in range(1, num_cores):
             for unit, time_ns in self._unit_ns(nodes, regions, cores).items():
