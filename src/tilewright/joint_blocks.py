@@ -45,14 +45,15 @@ def is_large(planner: Planner) -> bool:
 
 
 class Blocks:
-    """The search over the blocks of all plans of one graph, and what it has priced."""
+    """The search over the blocks of all plans of one graph, and what it has priced, with values placed by one
+    planner of `memory`."""
 
-    def __init__(self, planner: Planner, prices: TaskSettings | None) -> None:
+    def __init__(self, planner: Planner, prices: TaskSettings | None, memory: str) -> None:
         self.planner, self.prices = planner, prices
         self.numbered = Numbered(planner.graph)
-        self.recipe = replace(COMBINED, memory=planner.backend.default_recipe.memory)
+        self.recipe = replace(COMBINED, memory=memory)
         self.frozen = frozen_of(planner, self.numbered)
-        machine = machine_of(planner.backend, planner.options)
+        machine = machine_of(planner.backend, planner.options, memory)
         frozen, numbered = self.frozen, self.numbered
         self.pricer = (
             LaunchedPricer(numbered, machine) if frozen is None else frozen.pricer(numbered, machine)
@@ -62,7 +63,7 @@ class Blocks:
         """The better of a plan and what the search finds from all plans on."""
         judged = _Judged(self, best)
         with meter.ending_early():
-            search = self._search(meter)
+            search = self._search(best, meter)
             if self.frozen is not None and search.best:
                 judged(search.best)  # the best plan of all that leaves what is frozen
             if not self._is_staged:
@@ -73,7 +74,7 @@ class Blocks:
         """The better of a plan and what the first steps of its proof find."""
         judged = _Judged(self, best)
         with meter.ending_early():
-            self._search(meter).prove(judged, _SHARE_BEFORE_JUDGED, SMALL_BLOCKS)
+            self._search(best, meter).prove(judged, _SHARE_BEFORE_JUDGED, SMALL_BLOCKS)
         return judged.best
 
     def proven(self, best: Best[Program], meter: Meter) -> Best[Program]:
@@ -87,6 +88,7 @@ class Blocks:
         with after_the_end():
             if proof is not None:
                 rules = () if self.frozen is None else self.frozen.rules
+                rules = (*rules, Rule(f"placed by {self.recipe.memory}"))
                 best = replace(best, plan=with_bounds(best, proof, self.pricer, self.recipe, rules))
             if best.plan.graph is self.numbered.graph:
                 contents = tuple(self.numbered.contents(best.plan.schedule))
@@ -94,7 +96,7 @@ class Blocks:
         return best
 
     def _prove(self, judged: _Judged, meter: Meter) -> Proof | None:
-        search, frozen = self._search(meter), self.frozen
+        search, frozen = self._search(judged.best, meter), self.frozen
         if frozen is None or not frozen.has_kernels:
             return search.prove(judged, 1.0)
         problem = self.planner.schedule_problem(frozen.partition, self.recipe)
@@ -111,11 +113,10 @@ class Blocks:
         frozen = self.frozen
         return frozen is not None and frozen.has_kernels and frozen.left <= {"stages", "merges"}
 
-    def _search(self, meter: Meter) -> LaunchedSearch:
+    def _search(self, best: Best[Program], meter: Meter) -> LaunchedSearch:
         planner = self.planner
-        plans = [
-            tuple(self.numbered.contents(s)) for s in planner.seeds if s.partition.graph is planner.graph
-        ]
+        seeds = sorted((best.plan.schedule, *planner.seeds), key=lambda schedule: schedule.quality.cost)
+        plans = [tuple(self.numbered.contents(s)) for s in seeds if s.partition.graph is planner.graph]
         if self.prices is not None:
             price_ahead(self.pricer, (c for plan in plans for c in plan), planner.options, self.prices)
         return LaunchedSearch.of(self.pricer, plans, meter, planner.clock.report)

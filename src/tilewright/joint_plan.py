@@ -192,7 +192,7 @@ class _Found:
     def blocks(self) -> Blocks:
         """The search over blocks of this graph's plans."""
         if self._blocks is None:
-            self._blocks = Blocks(self.planner, self.prices)
+            self._blocks = Blocks(self.planner, self.prices, self.planner.backend.default_recipe.memory)
         return self._blocks
 
     def steps(self) -> Iterator[Step]:
@@ -243,9 +243,14 @@ class _Found:
             self.best = self.blocks.searched(self.best, meter)
 
     def prove(self, meter: Meter) -> None:
-        """Say how far from the best of its space the plan can be, as far as the time lasts."""
-        if self._blocks is not None or not meter.is_over:
-            self.best = self.blocks.proven(self.best, meter)
+        """Say how far from the best of its space the plan can be, as far as the time lasts: of all blocks
+        placed by the planner of memory that places its own."""
+        if self._blocks is None and meter.is_over:
+            return
+        blocks, recipe = self.blocks, self.best.plan.recipe
+        if not meter.is_over and recipe.memory != blocks.recipe.memory and not recipe.execution:
+            blocks = Blocks(self.planner, None, recipe.memory)  # workers place by the target's own
+        self.best = blocks.proven(self.best, meter)
 
     def search_kernels(self, meter: Meter) -> None:
         """Change kernels, slices and places of the best plan, as long as this gains something, if nothing in

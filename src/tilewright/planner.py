@@ -356,13 +356,14 @@ class Planner:
         return replace(self.options.search_budget, deadline_s=max(share * left_s, LEAST_S))
 
 
-def machine_of(backend: Backend, options: Options) -> PricedParts:
-    """What blocks of a graph are priced by."""
+def machine_of(backend: Backend, options: Options, memory: str = "") -> PricedParts:
+    """What blocks of a graph are priced by; values lie where a planner of `memory` says, by default that of
+    the target's recipe."""
     parts = backend.launched_parts
     assert parts is not None, "plans cost the sum of their blocks"
     return PricedParts(
         cost=backend.costs,
-        price=parts.price,
+        price=parts.price(memory or backend.default_recipe.memory),
         objective=options.objective,
         limits=backend.limits,
         allows_lanes=backend.runs_lanes,

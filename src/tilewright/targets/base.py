@@ -222,13 +222,13 @@ class LaunchedParts:
     """What parts of a network cost alone on a machine that launches kernels one by one, where plans cost the
     sum of their parts.
 
-    `floors_ns` are, for each node of the graph, seconds of one unit that every plan takes; `layer_times` what
+    `price` asks for the name of the planner of memory that places values of a part. `floors_ns` are, for each node of the graph, seconds of one unit that every plan takes; `layer_times` what
     layers take within kernels that run them whole; several kernels of a stage take `join_ns` beside.
     `cores_worth` says how many cores would take as long for a node's result if they had equal parts of it and
     nothing else, `tilings` which joint tilings of nodes, from which these results leave, should take least.
     """
 
-    price: PriceSchedule
+    price: Callable[[str], PriceSchedule]
     launch_ns: float
     join_ns: float
     floors_ns: Callable[[], tuple[float, ...]]

@@ -59,17 +59,15 @@ class LaunchedSearch:
         meter: Meter,
         progress: Progress | None = None,
     ) -> LaunchedSearch:
-        """A search from the best of some plans on."""
-        best: tuple[float, tuple[Content, ...]] = (float("inf"), ())
+        """A search from some plans on, the first of which, the cheapest as a whole, are priced until one is
+        allowed and has a place: blocks of others are when a shortest path needs them."""
+        best, cost = tuple[Content, ...](), inf
         for plan in plans:
             for content in plan:
                 pricer.add(content)
-            if not all(map(pricer.allows, plan)):
-                continue
-            cost = sum(map(pricer.cost, plan))
-            if cost < best[0] or not best[1]:
-                best = cost, tuple(plan)
-        return cls(pricer, meter, best[1], best[0], progress)
+            if cost == inf and all(map(pricer.allows, plan)):
+                best, cost = tuple(plan), sum(map(pricer.cost, plan))
+        return cls(pricer, meter, best, cost, progress)
 
     def join(self) -> bool:
         """Join neighbours, whole or side by side, and let the best have lanes; whether that gains."""

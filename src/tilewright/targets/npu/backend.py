@@ -21,7 +21,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, volume
 from tilewright.joint.launched.content import Numbered
-from tilewright.memory.base import MemoryPlan
+from tilewright.memory.base import MemoryPlan, MemoryPlanner
 from tilewright.memory.check import check_memory
 from tilewright.memory.scopes import ScopePlan
 from tilewright.options import Options
@@ -159,15 +159,20 @@ class NpuBackend(Backend):
         if self._policy_of("").launches != "each subgraph" or self.options.objective != "latency":
             return None
 
-        def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
-            schedule = Schedule(partition, tuple(stages), UNPRICED, Provenance(SOURCE), tuple(splits))
-            simulation = self._part_simulation(schedule, is_launched=True)
-            return estimate_of(simulation, has_energies=self._has_energies)
+        def priced(memory: str) -> PriceSchedule:
+            placer = MEMORY_PLANNERS.get(memory)
+
+            def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
+                schedule = Schedule(partition, tuple(stages), UNPRICED, Provenance(SOURCE), tuple(splits))
+                simulation = self._part_simulation(schedule, is_launched=True, memory=placer)
+                return estimate_of(simulation, has_energies=self._has_energies)
+
+            return estimate
 
         overheads = self.machine.overheads
         times = LayerTimes(self.works, self.graph, self.analysis.maps)
         return LaunchedParts(
-            estimate,
+            priced,
             overheads.kernel_launch_ns,
             overheads.join_ns,
             self._floors_ns,
@@ -495,7 +500,9 @@ class NpuBackend(Backend):
     def _least_seconds(self) -> dict[str, float]:
         return self.works.least_seconds(self.graph, self.analysis.maps, converts=self.types.keeps_border)
 
-    def _part_simulation(self, schedule: Schedule, is_launched: bool) -> Simulation:
+    def _part_simulation(
+        self, schedule: Schedule, is_launched: bool, memory: MemoryPlanner | None = None
+    ) -> Simulation:
         # Of a part only what it says are the network's inputs and results lie as the file's types say.
         is_border = is_launched and bool(schedule.partition.border)
         types, policy = self.types if is_border else self.types.inside, self._policy_of("")
@@ -521,6 +528,7 @@ class NpuBackend(Backend):
             order,
             self.machine,
             types,
+            memory,
             policy=policy,
             least_seconds={},
             launches=launches,
