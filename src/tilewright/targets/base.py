@@ -222,8 +222,9 @@ class LaunchedParts:
     """What parts of a network cost alone on a machine that launches kernels one by one, where plans cost the
     sum of their parts.
 
-    `price` asks for the name of the planner of memory that places values of a part. `floors_ns` are, for each node of the graph, seconds of one unit that every plan takes; `layer_times` what
-    layers take within kernels that run them whole; several kernels of a stage take `join_ns` beside.
+    `price` asks for the planner of memory that places the values of a part. `floors_ns` are, for each node of
+    the graph, seconds of one unit that every plan takes; `layer_times` what layers take within kernels that
+    run them whole; several kernels of a stage take `join_ns` beside.
     `cores_worth` says how many cores would take as long for a node's result if they had equal parts of it and
     nothing else, `tilings` which joint tilings of nodes, from which these results leave, should take least.
     """

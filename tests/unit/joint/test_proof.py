@@ -43,11 +43,11 @@ from tilewright.joint.launched.proof import (
     Proof,
     prove,
 )
-from tilewright.joint_blocks import with_bounds
+from tilewright.joint_blocks import Blocks, with_bounds
 from tilewright.joint_plan import _Found, begun
 from tilewright.options import Options
-from tilewright.planner import LEFT_OPEN, cost_of
-from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Status
+from tilewright.planner import LEFT_OPEN, cost_of, machine_of
+from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Rule, Status
 from tilewright.planning.portfolio import Best, Recipe
 from tilewright.progress import SearchEnded
 from tilewright.schedule.base import Group, Instance, Stage
@@ -55,6 +55,7 @@ from tilewright.schedule.space import SCHEDULES
 from tilewright.target_ref import TargetRef
 
 MACHINES = ("v100", "jetson-nano", "a310")
+MEMORIES = ("longest-liveness", "longest-liveness{pack=next-fit}", "largest-size{most_bytes=4096+4096}")
 
 
 def two_inputs() -> Graph:
@@ -92,6 +93,7 @@ class Case:
         self.moves = Moves(self.pricer, 4)
         self.layers = sorted(self.moves.layers)  # as nodes are: paths may alternate
         self.masks = [sum(1 << node for node in layer) for layer in self.layers]
+        self._ways: dict[int, list[Content]] = {}
 
     def fresh(self) -> LaunchedPricer:
         return pricer_of(self.planner, self.numbered)
@@ -123,6 +125,11 @@ class Case:
 
     def ways(self, nodes: int) -> list[Content]:
         """One kernel, whole or in lanes; of several parts a stage with a kernel for each."""
+        if nodes not in self._ways:
+            self._ways[nodes] = self._found_ways(nodes)
+        return self._ways[nodes]
+
+    def _found_ways(self, nodes: int) -> list[Content]:
         parts = self.parts(nodes)
         if len(parts) > 1:
             return [self.moves.side_by_side(parts)]
@@ -188,10 +195,12 @@ def _may_follow(case: Case, nodes: int, stored: int) -> bool:
 
 
 @pytest.mark.sampled(5)
+@pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize(("name", "machine"), CASES)
-def test_no_kernel_costs_less_than_its_bound(name: str, machine: str) -> None:
+def test_no_kernel_costs_less_than_its_bound(name: str, machine: str, memory: str) -> None:
     case = Case(name, machine)
-    asked = case.pricer.machine
+    asked = machine_of(case.planner.backend, case.planner.options, memory)
+    case.pricer = LaunchedPricer(case.numbered, asked)
     graph = LayerGraph.of(
         case.numbered,
         case.moves.layers,
@@ -270,15 +279,15 @@ def test_each_bound_is_that_of_its_space(
     monkeypatch.setattr(proof_module, "_FEW_LAYERS", 1)
     if is_in_order:
         monkeypatch.setattr(proof_module, "MOST_IDEALS", 0)
-    num_closed = 0
+    num_closed, judge = 0, Case(name, machine)
     for most_priced, most_layers in ((1, 99), (4, 99), (8, 99), (inf, 2), (inf, 99)):
         case = Case(name, machine)
         proof = case.proof(most_priced=most_priced, most_layers=most_layers)
         assert proof.largest.most_layers <= most_layers
-        assert least_of(case, proof.largest) >= proof.bound.value * (1 - 1e-12)
+        assert least_of(judge, proof.largest) >= proof.bound.value * (1 - 1e-12)
         if proof.closed is not None:
             num_closed += 1
-            assert isclose(least_of(case, proof.closed), proof.closed.bound.value, rel_tol=1e-12)
+            assert isclose(least_of(judge, proof.closed), proof.closed.bound.value, rel_tol=1e-12)
             assert proof.cost == proof.closed.bound.value or most_priced < inf
     assert num_closed
 
@@ -332,12 +341,25 @@ def least_of(case: Case, space: Declared) -> float:
 
 
 def test_a_joint_plan_says_of_which_space_it_is_the_best() -> None:
-    quality = plan_optimised(
-        diamond(), Options(target=TargetRef.parse("v100"), plan="joint")
-    ).program.schedule.quality
+    options = Options(target=TargetRef.parse("a310"), plan="joint", only=("kernels", "lanes"))
+    quality = plan_optimised(diamond(), options, portfolio=Budget(400)).program.schedule.quality
     assert quality.status is Status.OPTIMAL
     assert quality.optimal_among is not None
     assert {WITH_LANES, WITHOUT_LANES, *WHOLE_LAYERS.rules} & set(quality.optimal_among.rules)
+
+
+def test_a_plan_is_proven_among_blocks_that_are_placed_as_its_own() -> None:
+    case, memory = Case("diamond", "a310"), "longest-liveness{pack=next-fit}"
+    recipe = Recipe("layerwise", "sequential", memory)
+    best = Best(case.planner.program(recipe), recipe, ())
+    unlimited = Budget(UNLIMITED).start
+    quality = Blocks(case.planner, None, memory).proven(best, unlimited()).plan.schedule.quality
+    assert quality.optimal_among is not None
+    assert Rule(f"placed by {memory}") in quality.optimal_among.rules
+    case.pricer = LaunchedPricer(
+        case.numbered, machine_of(case.planner.backend, case.planner.options, memory)
+    )
+    assert isclose(quality.cost, case.proof().cost, rel_tol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["fork", "diamond", "two inputs"])
