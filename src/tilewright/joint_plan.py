@@ -79,7 +79,7 @@ def joint_plan(
             plain.prove(meter)
             return plain.best, planner.backend
         graphs = _Graphs(plain)
-        with meter.share(0.9):
+        with meter.share(0.85):
             for step, share in graphs.steps(meter):
                 with meter.ending_early(), meter.share(share):
                     step(meter)
