@@ -64,11 +64,10 @@ def lines(lowered: LoweredPartition) -> Iterator[str]:
             yield f"host {step.node.op_type}"
 
 
-def neighbours(signature: str, product: Product, isa_name: str, accuracy: Accuracy) -> Iterator[str]:
+def neighbours(signature: str, product: Product) -> Iterator[str]:
     """A product's kernels by the estimates' plan and every one a decision away."""
-    context = product.context(isa_of(machine_with(isa_name)), accuracy)
-    for choice in product_neighbours(product.nest, context):
-        kernels = lower_product(product.nest, context, {signature: choice})
+    for choice in product_neighbours(product.nest, product.context):
+        kernels = lower_product(product.nest, product.context, {signature: choice})
         made = kernels.reason if isinstance(kernels, Declined) else kernels[-1].symbol
         yield f"{signature[:8]} {choice} {made}"
 
@@ -91,7 +90,7 @@ def record(
                 found[key] = list(lines(lowered))
                 if with_neighbours:
                     for signature, product in lowered.products.items():
-                        found[key] += neighbours(signature, product, isa_name, accuracy)
+                        found[key] += neighbours(signature, product)
                 print(f"{key}: {len(found[key])}", file=sys.stderr, flush=True)
     return found
 

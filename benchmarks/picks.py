@@ -60,7 +60,7 @@ class Way:
     @classmethod
     def of(cls, product: Product, choice: Choice | None, isa: Isa, seen: set[object]) -> Way | None:
         """The kernels of a choice; None where there are none, or they were seen."""
-        context = product.context(isa, "default")
+        context = product.context
         choices = {} if choice is None else {product_signature(product.nest, context): choice}
         kernels = lower_product(product.nest, context, choices)
         if isinstance(kernels, Declined):
@@ -101,7 +101,7 @@ def measured_product(product: Product, isa: Isa, most: int) -> Row | None:
     """The pick beside the fastest other way of the first `most`; None where there is no other."""
     seen: set[object] = set()
     picked = Way.of(product, None, isa, seen)
-    choices = product_neighbours(product.nest, product.context(isa, "default"))
+    choices = product_neighbours(product.nest, product.context)
     others = [way for choice in choices[:most] if (way := Way.of(product, choice, isa, seen)) is not None]
     if picked is None or not others:
         return None
@@ -130,8 +130,9 @@ def measured(name: str, isa: Isa, most: int, known: dict[str, Row | None]) -> Ro
     for signature, product in lowered.products.items():
         if counts[signature] and signature not in known:
             # By itself a product has its operands whole, not parts of larger ones.
-            layouts = {key: Layout(layout.order) for key, layout in product.layouts.items()}
-            known[signature] = measured_product(replace(product, layouts=layouts), isa, most)
+            layouts = {key: Layout(layout.order) for key, layout in product.context.layouts.items()}
+            alone = replace(product, context=replace(product.context, layouts=layouts))
+            known[signature] = measured_product(alone, isa, most)
         if counts[signature] and (row := known[signature]) is not None:
             found.append({**row, "count": counts[signature]})
     return {"network": name, "isa": isa.name, "products": found}

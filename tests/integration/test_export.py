@@ -40,7 +40,6 @@ from tilewright.targets.cpu.isa import isa_by_name, isa_for_export
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.product.select import product_neighbours
 from tilewright.targets.cpu.runtime.executable import TensorSpec
-from tilewright.targets.cpu.template import Context
 
 CC = shutil.which("gcc") or shutil.which("cc")
 CROSS_CC, QEMU = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
@@ -240,8 +239,7 @@ def test_what_was_measured_stays_with_its_instruction_set(small: Path) -> None:
     lowered = lower_partition(program.partition, exported)
     choices = {}
     for signature, product in lowered.products.items():
-        context = Context(exported, product.layouts, "default", product.constants)
-        choices[signature] = product_neighbours(product.nest, context)[-1]
+        choices[signature] = product_neighbours(product.nest, product.context)[-1]
     tuned = with_choices(program, choices)
     compiled._program = tuned
     for isa, is_plain in ((host, False), (other, True)):

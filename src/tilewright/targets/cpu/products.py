@@ -4,47 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tilewright.ir.expr import format_expr
 from tilewright.ir.nest import Affine, Index, Nest
-from tilewright.options import Accuracy
 from tilewright.records import dataclass
-from tilewright.targets.cpu.few_bits import FewBitKeys
-from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 from tilewright.targets.cpu.template import Context
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """A nest that `lower_product` took: everything that `product_neighbours` needs of it."""
+    """A nest that `lower_product` took, and what surrounds it where it is alone: no cache holds its
+    constants, and it has all temporaries."""
 
     nest: Nest
-    layouts: Layouts
-    constants: frozenset[OperandKey]
-    run_bytes: int = 0
-    few_bits: FewBitKeys = frozenset()
-    shared: frozenset[OperandKey] = frozenset()
-    small_sums: frozenset[OperandKey] = frozenset()
+    context: Context
 
-    @property
-    def next_local(self) -> int:
-        """The first number that no temporary of the nest has."""
-        return 1 + max((position for kind, position in self.layouts if kind == "local"), default=-1)
-
-    def context(self, isa: Isa, accuracy: Accuracy) -> Context:
-        """What surrounded it."""
-        return Context(
-            isa,
-            self.layouts,
-            accuracy,
-            self.constants,
-            next_local=self.next_local,
-            run_bytes=self.run_bytes,
-            few_bits=self.few_bits,
-            shared=self.shared,
-            small_sums=self.small_sums,
-        )
+    @classmethod
+    def of(cls, nest: Nest, context: Context) -> Product:
+        """A nest, and what surrounds it among others."""
+        locals_ = (position for kind, position in context.layouts if kind == "local")
+        alone = replace(context, cached=frozenset(), next_local=1 + max(locals_, default=-1))
+        return cls(nest, alone)
 
 
 Products = Mapping[str, Product]

@@ -13,8 +13,8 @@ from tilewright.ir.expr import Expr, structure
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Access, Nest
 from tilewright.partition.form import KernelForm
-from tilewright.targets.cpu.few_bits import FewBitKeys
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts
+from tilewright.targets.cpu.template import Context
 from tilewright.tuning import NO_CHOICES, Choices
 
 Kernels = tuple[Kernel, ...]
@@ -41,28 +41,18 @@ class Repeats:
     def product(
         self,
         nest: Nest,
-        layouts: Layouts,
-        special: tuple[
-            frozenset[OperandKey],
-            frozenset[OperandKey],
-            frozenset[OperandKey],
-            frozenset[OperandKey],
-            FewBitKeys,
-        ],
-        next_local: int,
+        context: Context,
         make: Callable[[], Kernels | Declined],
         choices: Choices = NO_CHOICES,
     ) -> Kernels | Declined:
-        """What `make` gives for a nest: `special` are operands that are constant, cached, shared, of small
-        sums, of few bits; `next_local` is the first free number for temporaries, `choices` are of this place
-        alone."""
-        facts = nest_facts(nest, layouts)
+        """What `make` gives for a nest in a context; `choices` are of this place alone."""
+        facts = nest_facts(nest, context.layouts)
         if facts is None:
             return make()
         operands = {a.operand.key for a in (*nest.reads, nest.write)}
-        *sets, few_bits = special
-        known = *(keys & operands for keys in sets), few_bits
-        key = (facts, known, next_local, frozenset(choices.items()))
+        special = (context.constants, context.cached, context.shared, context.small_sums)
+        known = *(keys & operands for keys in special), context.few_bits
+        key = (facts, known, context.next_local, frozenset(choices.items()))
         return self._remembered(self._products, key, make)
 
     def nests(
@@ -79,13 +69,13 @@ class Repeats:
         return self._remembered(self._nests, (facts, frozenset(choices.items())), make)
 
     def run(
-        self, nests: Sequence[Nest], layouts: Layouts, next_local: int, make: Callable[[], Kernels | Declined]
+        self, nests: Sequence[Nest], context: Context, make: Callable[[], Kernels | Declined]
     ) -> Kernels | Declined:
-        """What `make` gives for nests that are computed together; new temporaries begin with `next_local`."""
-        facts = tuple(nest_facts(nest, layouts) for nest in nests)
+        """What `make` gives for nests that are computed together."""
+        facts = tuple(nest_facts(nest, context.layouts) for nest in nests)
         if None in facts:
             return make()
-        return self._remembered(self._runs, (facts, next_local), make)
+        return self._remembered(self._runs, (facts, context.next_local), make)
 
     def blocks(
         self, group: NestGroup, form: KernelForm, layouts: Layouts, make: Callable[[], Kernel | Declined]

@@ -57,8 +57,10 @@ def program() -> Program:
     return plan(graph, Options(threads=2, no_cache=True, accuracy="relaxed")).program
 
 
-def lowered(choices: Choices | None = None, isa: Isa | None = None) -> LoweredPartition:
-    return lower_partition(program().partition, isa or host_isa(), accuracy="relaxed", choices=choices or {})
+def lowered(
+    choices: Choices | None = None, isa: Isa | None = None, accuracy: Accuracy = "relaxed"
+) -> LoweredPartition:
+    return lower_partition(program().partition, isa or host_isa(), accuracy=accuracy, choices=choices or {})
 
 
 def texts(made: LoweredPartition) -> dict[str, str]:
@@ -67,7 +69,7 @@ def texts(made: LoweredPartition) -> dict[str, str]:
 
 
 def products(isa: Isa, accuracy: Accuracy = "relaxed") -> list[tuple[str, Product, Context]]:
-    return [(name, p, p.context(isa, accuracy)) for name, p in lowered(isa=isa).products.items()]
+    return [(name, p, p.context) for name, p in lowered(isa=isa, accuracy=accuracy).products.items()]
 
 
 def plans(isa: Isa) -> list[tuple[KernelPlan, Context, Product]]:

@@ -16,9 +16,10 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
 from tilewright.options import Options
-from tilewright.targets.cpu.few_bits import FewBitKeys
+from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.kernel import Kernel, Layout
 from tilewright.targets.cpu.repeats import Repeats, nest_facts
+from tilewright.targets.cpu.template import Context
 
 
 def a_nest(fill: float = 0.0, constant: float = 1.0, position: int = 0, extent: int = 4) -> Nest:
@@ -38,14 +39,14 @@ def test_equal_nests_of_other_operands_are_made_once() -> None:
 
     first = repeats.nests((a_nest(),), {}, make)
     assert repeats.nests((a_nest(),), {}, make) is first
-    nothing: frozenset[tuple[str, int]] = frozenset()
-    special = nothing, nothing, nothing, nothing, FewBitKeys()
-    product = repeats.product(a_nest(), {}, special, 0, make)
-    assert repeats.product(a_nest(), {}, special, 0, make) is product
+    context = Context(host_isa())
+    product = repeats.product(a_nest(), context, make)
+    assert repeats.product(a_nest(), context, make) is product
     # A constant the nest does not read makes no difference, one that it reads does.
-    assert repeats.product(a_nest(), {}, (frozenset({("input", 7)}), *special[1:]), 0, make) is product
-    assert repeats.product(a_nest(), {}, (frozenset({("input", 0)}), *special[1:]), 0, make) is not product
-    assert repeats.product(a_nest(), {}, special, 1, make) is not product
+    unread, read = (frozenset({("input", position)}) for position in (7, 0))
+    assert repeats.product(a_nest(), replace(context, constants=unread), make) is product
+    assert repeats.product(a_nest(), replace(context, constants=read), make) is not product
+    assert repeats.product(a_nest(), replace(context, next_local=1), make) is not product
     assert len(made) == 4
 
 

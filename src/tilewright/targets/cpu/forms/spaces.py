@@ -11,7 +11,6 @@ from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Node
-from tilewright.options import Accuracy
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.partition.form import Form, KernelForm
 from tilewright.partition.layerwise import layerwise_clusters
@@ -78,7 +77,7 @@ def form_spaces(
             Form(subgraph.kernels),
             tuple(numbers.setdefault(layer_of[node], len(numbers)) for node in subgraph.nodes),
             (
-                *_products(subgraph, launches, lowered, isa, options.accuracy),
+                *_products(subgraph, launches, lowered),
                 *_loops(subgraph, launches, loop_ways),
             ),
             costs,
@@ -111,7 +110,7 @@ def _code(subgraph: Subgraph, launch: KernelLaunch) -> tuple[frozenset[int], str
 
 
 def _products(
-    subgraph: Subgraph, launches: list[KernelLaunch], lowered: LoweredPartition, isa: Isa, accuracy: Accuracy
+    subgraph: Subgraph, launches: list[KernelLaunch], lowered: LoweredPartition
 ) -> tuple[Work, ...]:
     place = {node: position for position, node in enumerate(subgraph.nodes)}
     products: dict[tuple[frozenset[int], str], Work] = {}
@@ -120,9 +119,8 @@ def _products(
         if signature in lowered.products:
             positions = frozenset(place[node] for node in launch.nodes)
             product = lowered.products[signature]
-            context = product.context(isa, accuracy)
-            found = product_neighbours(product.nest, context)
-            around = lru_cache(maxsize=256)(partial(neighbours_of, product.nest, context))
+            found = product_neighbours(product.nest, product.context)
+            around = lru_cache(maxsize=256)(partial(neighbours_of, product.nest, product.context))
             work = Work(positions, signature, found, _NUM_LISTED, around=around)
             products[positions, signature] = work
     return tuple(products.values())

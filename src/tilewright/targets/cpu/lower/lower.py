@@ -427,16 +427,15 @@ class _Lowering:
 
     def _attention(self, run: tuple[Nest, ...], names: Names) -> tuple[Kernel, ...] | None:
         """The kernels of nests that may be one attention; None where they are not."""
-        layouts, next_local = names.layouts(run), names.num_locals
         context = Context(
             self.isa,
-            layouts,
+            names.layouts(run),
             self.accuracy,
             names.constants,
-            next_local=next_local,
+            next_local=names.num_locals,
             run_bytes=self.tensors.run_bytes,
         )
-        made = self.repeats.run(run, layouts, next_local, partial(lower_attention, run, context))
+        made = self.repeats.run(run, context, partial(lower_attention, run, context))
         if isinstance(made, Declined):
             return None
         names.declare(made)
@@ -446,32 +445,25 @@ class _Lowering:
         self, nest: Nest, layouts: Mapping[OperandKey, Layout], names: Names, choices: Choices
     ) -> tuple[Kernel, ...] | Declined:
         """Kernels of a contraction, which carry its signature, or why it is none."""
-        constants, next_local = names.constants, names.num_locals
-        cached = names.cached_constants(self.isa.caches.l2_bytes)
-        run_bytes, few_bits, shared = self.tensors.run_bytes, names.few_bits(nest), names.shared_constants()
-        small_sums = names.small_sums(nest)
         context = Context(
             self.isa,
             layouts,
             self.accuracy,
-            constants,
-            cached,
-            next_local,
-            run_bytes=run_bytes,
-            few_bits=few_bits,
-            shared=shared,
-            small_sums=small_sums,
+            names.constants,
+            names.cached_constants(self.isa.caches.l2_bytes),
+            names.num_locals,
+            run_bytes=self.tensors.run_bytes,
+            few_bits=names.few_bits(nest),
+            shared=names.shared_constants(),
+            small_sums=names.small_sums(nest),
         )
         make = partial(lower_product, nest, context, {**self.choices, **choices} if choices else self.choices)
-        special = constants, cached, shared, small_sums, few_bits
-        kernels = self.repeats.product(nest, layouts, special, next_local, make, choices)
+        kernels = self.repeats.product(nest, context, make, choices)
         if isinstance(kernels, Declined):
             return kernels
         if kernels[-1].signature:
             (plain,) = without_row_loops((nest,))
-            self.products[kernels[-1].signature] = Product(
-                plain, layouts, constants, run_bytes, few_bits, shared, small_sums
-            )
+            self.products[kernels[-1].signature] = Product.of(plain, context)
         return kernels
 
     def _loops(
