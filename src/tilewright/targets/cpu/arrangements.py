@@ -368,8 +368,7 @@ class WinogradPanels:
         require_panels(self.lanes, self.width)
         view = self.window.of(array)
         g = np.array(self.weight, np.float64)
-        if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
-            raise FieldError(f"{view.shape} is no filter of {NUM_TAPS} x {NUM_TAPS} taps", ".window")
+        require_filter(view, g)
         size, (num_inputs, num_outputs) = len(g), view.shape[2:]
         count = size**2 * num_inputs * padded_extent(num_outputs, self.lanes)
         packed = _zeros(count, np.dtype(np.float32), into)
@@ -383,11 +382,22 @@ class WinogradPanels:
             for first in range(0, num_inputs, _CHANNELS):
                 taps = columns[:, :, first : first + _CHANNELS].astype(np.float64)
                 target = panel[:, :, first : first + _CHANNELS, : columns.shape[-1]]
-                for products, row in zip(target, g, strict=True):
-                    inner = _weighted(row, taps)
-                    for product, column in zip(products, g, strict=True):
-                        product[...] = _weighted(column, inner)
+                transform_filter(taps, g, target)
         return packed
+
+
+def require_filter(view: Array, g: Array) -> None:
+    """That a window is of a filter that Winograd's matrix transforms."""
+    if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
+        raise FieldError(f"{view.shape} is no filter of {NUM_TAPS} x {NUM_TAPS} taps", ".window")
+
+
+def transform_filter(taps: Array, g: Array, into: Array) -> None:
+    """G taps G^T of the first two axes."""
+    for products, row in zip(into, g, strict=True):
+        inner = _weighted(row, taps)
+        for product, column in zip(products, g, strict=True):
+            product[...] = _weighted(column, inner)
 
 
 def _weighted(factors: Array, parts: Array) -> Array:

@@ -16,7 +16,9 @@ from tilewright.targets.cpu.arrangements import (
     Window,
     padded_extent,
     panel_by_panel,
+    require_filter,
     require_panels,
+    transform_filter,
 )
 
 
@@ -107,8 +109,7 @@ class WinogradWords:
         """The factors of all products."""
         require_panels(self.lanes, self.width)
         view, g = self.window.of(array), np.array(self.weight, np.int16)
-        if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
-            raise FieldError(f"{view.shape} is no filter of {NUM_TAPS} x {NUM_TAPS} taps", ".window")
+        require_filter(view, g)
         if view.itemsize != 1:
             raise FieldError(f"elements of {view.itemsize} bytes", ".window")
         num_inputs, num_outputs = view.shape[2:]
@@ -116,17 +117,9 @@ class WinogradWords:
         taps = np.zeros((NUM_TAPS, NUM_TAPS, 2 * steps, padded_extent(num_outputs, self.lanes)), np.int16)
         taps[:, :, :num_inputs, :num_outputs] = view.astype(np.int16) - np.int16(self.zero)
         made = np.zeros((len(g), len(g), *taps.shape[2:]), np.int16)
-        for products, row in zip(made, g, strict=True):
-            inner = _weighted(row, taps)
-            for product, column in zip(products, g, strict=True):
-                product[...] = _weighted(column, inner)
+        transform_filter(taps, g, made)
         words = made.reshape(1, -1, 2, made.shape[-1]).swapaxes(2, 3)
         return panel_by_panel(words, self.width).view(np.int8)
-
-
-def _weighted(factors: Array, parts: Array) -> Array:
-    """The sum of the parts times their factors."""
-    return np.asarray(sum(factor * part for factor, part in zip(factors, parts, strict=True) if factor))
 
 
 @dataclass(frozen=True, slots=True)
