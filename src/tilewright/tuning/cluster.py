@@ -19,6 +19,7 @@ from typing import Protocol
 from tilewright.records import dataclass
 from tilewright.system.worker_process import NoWorker
 from tilewright.text.formatting import counted
+from tilewright.tuning.samples import typical
 from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, MeasureResult, MeasuringPool
 
 logger = logging.getLogger(__name__)
@@ -224,11 +225,8 @@ def measured_batch(pool: MeasuringPool, requests: Sequence[MeasureRequest]) -> B
         first, candidate=first.baseline or first.candidate, baseline=None, effort=_CALIBRATION
     )
     before, *results, after = pool.measure([calibration, *requests, calibration])
-    return BatchResult(tuple(results), _lower_quartile(before), _lower_quartile(after))
+    return BatchResult(tuple(results), _time_ns(before), _time_ns(after))
 
 
-def _lower_quartile(result: MeasureResult) -> float | None:
-    if isinstance(result, Failed):
-        return None
-    ordered = sorted(result.candidate.whole_ns)
-    return ordered[(len(ordered) - 1) // 4]
+def _time_ns(result: MeasureResult) -> float | None:
+    return None if isinstance(result, Failed) else typical(result.candidate.whole_ns)

@@ -8,7 +8,7 @@ from dataclasses import field
 
 from tilewright.records import dataclass
 from tilewright.results import about
-from tilewright.tuning.database import TuningDatabase
+from tilewright.tuning.database import FAILURES, OBSERVATIONS, PLANS, TuningDatabase
 from tilewright.tuning.observation import PlanContext
 from tilewright.tuning.schema import removal
 from tilewright.tuning.store import Row
@@ -111,7 +111,7 @@ def contents(database: TuningDatabase, now_s: float | None = None) -> TuningCont
     by_context: dict[str, _Tally] = {}
     by_site: dict[tuple[str, str], _Tally] = {}
     models: list[TunedModel] = []
-    for row, seen in database.observation_rows():
+    for row, seen in database.found(OBSERVATIONS):
         key, size_bytes = str(row[0]), row_bytes(row)
         site = by_site.setdefault((seen.site, key), _Tally())
         for tally in (site, by_context.setdefault(key, _Tally())):
@@ -120,7 +120,7 @@ def contents(database: TuningDatabase, now_s: float | None = None) -> TuningCont
         site.num_hints += seen.is_hint
         if not seen.is_hint and (site.best_ratio is None or seen.ratio < site.best_ratio):
             site.best_ratio = seen.ratio
-    for row, failure in database.failure_rows():
+    for row, failure in database.found(FAILURES):
         key, size_bytes = str(row[0]), row_bytes(row)
         for tally in (
             by_site.setdefault((failure.site, key), _Tally()),
@@ -128,7 +128,7 @@ def contents(database: TuningDatabase, now_s: float | None = None) -> TuningCont
         ):
             tally.note(size_bytes, failure.failed_at_s)
             tally.num_failures += 1
-    for row, plan in database.plan_rows():
+    for row, plan in database.found(PLANS):
         key, size_bytes = str(row[0]), row_bytes(row)
         tally = by_context.setdefault(key, _Tally())
         tally.note(size_bytes, plan.tuned_at_s)
@@ -160,21 +160,21 @@ def prune(database: TuningDatabase, unwanted: Unwanted, now_s: float | None = No
     removed = {
         "observations": [
             row
-            for row, seen in database.observation_rows()
+            for row, seen in database.found(OBSERVATIONS)
             if (unwanted.imported and seen.is_hint)
             or _is_old(seen.measured_at_s, unwanted, now_s)
             or (unwanted.site and seen.site.startswith(unwanted.site))
         ],
         "failures": [
             row
-            for row, failure in database.failure_rows()
+            for row, failure in database.found(FAILURES)
             if unwanted.failures
             or _is_old(failure.failed_at_s, unwanted, now_s)
             or (unwanted.site and failure.site.startswith(unwanted.site))
         ],
         "plans": [
             row
-            for row, plan in database.plan_rows()
+            for row, plan in database.found(PLANS)
             if _is_old(plan.tuned_at_s, unwanted, now_s)
             or (unwanted.model and (plan.model == unwanted.model or str(row[1]).startswith(unwanted.model)))
         ],

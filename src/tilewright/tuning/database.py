@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.planning import Budget
@@ -22,6 +23,8 @@ from tilewright.results import about
 from tilewright.tuning.observation import Failure, JsonObject, Observation, PlanContext, is_candidate, parsed
 from tilewright.tuning.schema import KEYS, removal
 from tilewright.tuning.store import Change, Row, Store
+
+FoundT = TypeVar("FoundT")
 
 FORMAT_VERSION = 3
 """Of what candidates and sites mean. It is part of every context."""
@@ -97,6 +100,20 @@ class TunedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Table(Generic[FoundT]):
+    """A table by its name, and what a row of it says; None where that cannot be read."""
+
+    name: str
+    read: Callable[[Row], FoundT | None]
+
+
+OBSERVATIONS = Table("observations", lambda row: Observation.from_json(str(row[1]), parsed(str(row[3]))))
+FAILURES = Table("failures", lambda row: Failure.from_json(str(row[1]), parsed(str(row[3]))))
+PLANS = Table("plans", lambda row: TunedPlan.from_json(parsed(str(row[2]))))
+SUBJECTS = Table("subjects", lambda row: str(row[2]))
+
+
+@dataclass(frozen=True, slots=True)
 class DatabaseSummary:
     """What a database holds."""
 
@@ -169,7 +186,7 @@ class TuningDatabase:
     def observations(self, context: PlanContext, site: str) -> tuple[Observation, ...]:
         """What was measured here of a site, or is trusted, without candidates that failed; fastest first."""
         failed = {failure.candidate_key for failure in self.failures(context, site)}
-        there = self.observation_rows("context = ? AND site = ?", (context.key, site))
+        there = self.found(OBSERVATIONS, "context = ? AND site = ?", (context.key, site))
         usable = (o for _, o in there if not o.is_hint and o.candidate_key not in failed)
         return tuple(sorted(usable, key=lambda o: (o.ratio, o.candidate_key)))
 
@@ -179,7 +196,7 @@ class TuningDatabase:
 
     def failures(self, context: PlanContext, site: str) -> tuple[Failure, ...]:
         """Candidates of a site that failed here, by digest."""
-        there = self.failure_rows("context = ? AND site = ?", (context.key, site))
+        there = self.found(FAILURES, "context = ? AND site = ?", (context.key, site))
         return tuple(failure for _, failure in there)
 
     def hints(self, context: PlanContext, site: str) -> tuple[Observation, ...]:
@@ -190,7 +207,7 @@ class TuningDatabase:
         known = {o.candidate_key for o in self.observations(context, site)}
         known |= {failure.candidate_key for failure in self.failures(context, site)}
         best: dict[str, Observation] = {}
-        for _, seen in self.observation_rows("site = ?", (site,)):
+        for _, seen in self.found(OBSERVATIONS, "site = ?", (site,)):
             key = seen.candidate_key
             if key not in known and (key not in best or seen.ratio < best[key].ratio):
                 best[key] = seen
@@ -199,7 +216,7 @@ class TuningDatabase:
     def all_observations(self, feature_set: str | None = None) -> Iterator[tuple[PlanContext, Observation]]:
         """Everything that was measured, hints too, in a fixed order; only with these features if named."""
         contexts = self.contexts()
-        for row, seen in self.observation_rows():
+        for row, seen in self.found(OBSERVATIONS):
             context = contexts.get(str(row[0]))
             if context is not None and feature_set in (None, seen.feature_set):
                 yield context, seen
@@ -211,12 +228,11 @@ class TuningDatabase:
 
     def subjects(self, kind: str) -> Mapping[str, str]:
         """What is said of things of a kind, by key: of a context its JSON, of a site its name."""
-        rows = self.rows("subjects", "kind = ?", (kind,))
-        return {str(row[1]): str(row[2]) for row in rows if self.store.is_intact("subjects", row)}
+        return {str(row[1]): body for row, body in self.found(SUBJECTS, "kind = ?", (kind,))}
 
     def plan(self, context: PlanContext, model: str) -> TunedPlan | None:
         """The plan found for a model, by the digest of its sites."""
-        plans = self.plan_rows("context = ? AND model = ?", (context.key, model))
+        plans = self.found(PLANS, "context = ? AND model = ?", (context.key, model))
         return next((plan for _, plan in plans), None)
 
     def store_plan(self, context: PlanContext, model: str, plan: TunedPlan) -> bool:
@@ -239,11 +255,12 @@ class TuningDatabase:
         """Remove damaged rows, and say how many there were; those of another key or version go uncounted."""
         num_damaged = 0
         self.store.check()
-        for table in KEYS:
-            bad = [row for row in self.rows(table) if not self._is_readable(table, row)]
-            self.store.write(removal(table, bad), grows=False)
+        tables: tuple[Table[Any], ...] = (OBSERVATIONS, FAILURES, PLANS, SUBJECTS)
+        for table in tables:
+            bad = [row for row in self.rows(table.name) if self._read(table, row) is None]
+            self.store.write(removal(table.name, bad), grows=False)
             num_damaged += sum(
-                self.store.is_damaged(row) for row in bad if not self.store.is_intact(table, row)
+                self.store.is_damaged(row) for row in bad if not self.store.is_intact(table.name, row)
             )
         return num_damaged
 
@@ -281,51 +298,14 @@ class TuningDatabase:
         query = f"SELECT {keys}, body, digest FROM {table} WHERE {condition} ORDER BY {keys}"
         return self.store.read(query, values)
 
-    def observation_rows(
-        self, condition: str = "1", values: Sequence[str] = ()
-    ) -> Iterator[tuple[Row, Observation]]:
-        """Observations that can be read, with their rows."""
-        for row in self.rows("observations", condition, values):
-            observation = self._observation(row)
-            if observation is not None:
-                yield row, observation
+    def found(
+        self, table: Table[FoundT], condition: str = "1", values: Sequence[str] = ()
+    ) -> Iterator[tuple[Row, FoundT]]:
+        """What can be read of a table, with its rows: nothing that is damaged or of another version."""
+        for row in self.rows(table.name, condition, values):
+            found = self._read(table, row)
+            if found is not None:
+                yield row, found
 
-    def failure_rows(self, condition: str = "1", values: Sequence[str] = ()) -> Iterator[tuple[Row, Failure]]:
-        """Failures that can be read, with their rows."""
-        for row in self.rows("failures", condition, values):
-            failure = self._failure(row)
-            if failure is not None:
-                yield row, failure
-
-    def plan_rows(self, condition: str = "1", values: Sequence[str] = ()) -> Iterator[tuple[Row, TunedPlan]]:
-        """Plans that can be read, with their rows."""
-        for row in self.rows("plans", condition, values):
-            plan = self._plan(row)
-            if plan is not None:
-                yield row, plan
-
-    def _observation(self, row: Row) -> Observation | None:
-        """A row of `observations`; None if it is damaged or of another version."""
-        if not self.store.is_intact("observations", row):
-            return None
-        return Observation.from_json(str(row[1]), parsed(str(row[3])))
-
-    def _failure(self, row: Row) -> Failure | None:
-        """A row of `failures`; None if it is damaged or of another version."""
-        if not self.store.is_intact("failures", row):
-            return None
-        return Failure.from_json(str(row[1]), parsed(str(row[3])))
-
-    def _plan(self, row: Row) -> TunedPlan | None:
-        """A row of `plans`; None if it is damaged or of another version."""
-        return TunedPlan.from_json(parsed(str(row[2]))) if self.store.is_intact("plans", row) else None
-
-    def _is_readable(self, table: str, row: Row) -> bool:
-        match table:
-            case "observations":
-                return self._observation(row) is not None
-            case "failures":
-                return self._failure(row) is not None
-            case "plans":
-                return self._plan(row) is not None
-        return self.store.is_intact(table, row)
+    def _read(self, table: Table[FoundT], row: Row) -> FoundT | None:
+        return table.read(row) if self.store.is_intact(table.name, row) else None

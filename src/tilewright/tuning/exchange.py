@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from tilewright.errors import UsageError
 from tilewright.files import read_at_most, replacing
 from tilewright.records import dataclass
-from tilewright.tuning.database import TunedPlan, TuningDatabase
+from tilewright.tuning.database import FAILURES, OBSERVATIONS, PLANS, TunedPlan, TuningDatabase
 from tilewright.tuning.observation import (
     Failure,
     Observation,
@@ -99,13 +99,13 @@ def _documents(database: TuningDatabase) -> Iterator[dict[str, Any]]:
         yield {"context": key, "facts": context.to_json()}
     for site, name in sorted(names.items()):
         yield {"site": site, "name": name}
-    for row, seen in database.observation_rows():
+    for row, seen in database.found(OBSERVATIONS):
         if row[0] in contexts:
             yield {"context": str(row[0]), "site": seen.site, "observation": seen.to_json()}
-    for row, failure in database.failure_rows():
+    for row, failure in database.found(FAILURES):
         if row[0] in contexts:
             yield {"context": str(row[0]), "site": failure.site, "failure": failure.to_json()}
-    for row, plan in database.plan_rows():
+    for row, plan in database.found(PLANS):
         if row[0] in contexts:
             yield {"context": str(row[0]), "model": str(row[1]), "plan": plan.to_json()}
 
@@ -232,7 +232,7 @@ class _Import:
         source = Source.TRUSTED if counts else Source.IMPORTED
         hints: dict[tuple[str, str], Row] = {}
         measured: set[tuple[str, str]] = set()
-        for row, seen in self.database.observation_rows("context = ?", (key,)):
+        for row, seen in self.database.found(OBSERVATIONS, "context = ?", (key,)):
             if seen.is_hint:
                 hints[seen.site, seen.candidate_key] = row
             else:

@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from tilewright.records import dataclass
 from tilewright.tuning.samples import Samples, typical
 from tilewright.tuning.space import Form, FormSpace, FormT
+from tilewright.tuning.workers import Failed
 
 KernelTimes = Mapping[str, Mapping[int, Samples]]
 """Of a plan: by the key of a subgraph and the position of a kernel's first operator in it, times in ns, one
@@ -31,14 +32,6 @@ class FormSite(Generic[FormT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a plan has no times: `reason` is crashed, hung, wrong-values or declined."""
-
-    reason: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Paired:
     """Times of a plan, and of the reference that ran in turns with it."""
 
@@ -57,7 +50,7 @@ class FormBench(Protocol[PlannedT]):
         """Plans that one call may be given: each needs memory."""
         ...
 
-    def profile(self, plan: Mapping[str, PlannedT]) -> KernelTimes | Failure:
+    def profile(self, plan: Mapping[str, PlannedT]) -> KernelTimes | Failed:
         """The times of a plan's kernels."""
         ...
 
@@ -67,13 +60,13 @@ class FormBench(Protocol[PlannedT]):
         plans: Sequence[Mapping[str, PlannedT]],
         *,
         for_long: bool = False,
-    ) -> Sequence[Paired | Failure]:
+    ) -> Sequence[Paired | Failed]:
         """The times of each plan's kernels, beside those of the reference; from more runs if `for_long`."""
         ...
 
     def race(
         self, incumbent: Mapping[str, PlannedT], plan: Mapping[str, PlannedT]
-    ) -> tuple[Samples, Samples] | Failure:
+    ) -> tuple[Samples, Samples] | Failed:
         """Whole-model times in ns of both, one for each round, in which they take turns."""
         ...
 
@@ -90,7 +83,7 @@ class FormTrial(Generic[FormT]):
     samples_ns: Samples
     plain_ns: float
     features: Mapping[str, float]
-    failure: Failure | None = None
+    failure: Failed | None = None
 
     @property
     def time_ns(self) -> float:

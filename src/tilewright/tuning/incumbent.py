@@ -9,9 +9,10 @@ from typing import Generic
 
 from tilewright.planning import Meter
 from tilewright.records import dataclass
-from tilewright.tuning.form_plan import Failure, FormBench, Listener, TunedForms
+from tilewright.tuning.form_plan import FormBench, Listener, TunedForms
 from tilewright.tuning.samples import is_faster, typical
 from tilewright.tuning.space import FormT
+from tilewright.tuning.workers import Failed
 
 _NUM_RACES = 3
 # A plan that does not win races again with the forms alone that are faster by this much.
@@ -103,7 +104,7 @@ class Incumbent(Generic[FormT]):
             start_s = self.clock()
             samples = self.bench.race(incumbent, forms)
             self.race_s = self.clock() - start_s
-            if isinstance(samples, Failure):
+            if isinstance(samples, Failed):
                 return None
             before += samples[0]
             after += samples[1]

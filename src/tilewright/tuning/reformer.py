@@ -25,7 +25,6 @@ from tilewright.records import dataclass
 from tilewright.system.worker_process import NoWorker
 from tilewright.tuning.evolution import DEFAULT_EVOLUTION, Evolution, EvolutionOptions
 from tilewright.tuning.form_plan import (
-    Failure,
     Findings,
     FormBench,
     FormOutcome,
@@ -40,6 +39,7 @@ from tilewright.tuning.incumbent import Incumbent
 from tilewright.tuning.samples import typical
 from tilewright.tuning.similar import Sharing
 from tilewright.tuning.space import FormPart, FormSpace, FormT
+from tilewright.tuning.workers import Failed
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Reformer(Generic[FormT]):
     _incumbent: Incumbent[FormT] = field(init=False)
     _due: dict[str, float] = field(default_factory=dict)  # plans in which a form of a space should be
     _sharing: Sharing[FormT] = field(default_factory=Sharing)
-    _plain_failure: Failure | None = None
+    _plain_failure: Failed | None = None
     _total_ns: float = 0.0
     _stored_ratio: float = 1.0
     _checkpoint_s: float = 0.0  # what the last one took
@@ -182,7 +182,7 @@ class Reformer(Generic[FormT]):
     def _begin(self) -> None:
         """Measure the untuned plan, and take apart the subgraphs that are worth it."""
         times = self.bench.profile({})
-        if isinstance(times, Failure):
+        if isinstance(times, Failed):
             self._plain_failure = times
             return
         by_site = {key: typical(_summed(kernels.values())) for key, kernels in times.items() if kernels}
@@ -195,7 +195,7 @@ class Reformer(Generic[FormT]):
             self._num_parts[site.key] = max(1, len(parts))
             self._subgraphs.append(_Subgraph(site, parts if len(parts) > 1 else (), plain_ns))
         apart = {s.site.key: s.form({}) for s in self._subgraphs if s.parts}
-        if apart and isinstance(self.bench.profile(apart), Failure):
+        if apart and isinstance(self.bench.profile(apart), Failed):
             for subgraph in self._subgraphs:  # not all parts can be computed alone
                 subgraph.parts = ()
         if self.findings.plan is not None and self.findings.plan.forms:
@@ -263,7 +263,7 @@ class Reformer(Generic[FormT]):
         trials: list[FormTrial[FormT]] = []
         again: list[Choice[FormT]] = []
         for choice, times in zip(choices, self._compared(reference, plans), strict=True):
-            if not isinstance(times, Failure):
+            if not isinstance(times, Failed):
                 trials += self._trials(choice, times)
             elif len(choice) == 1:
                 ((key, form),) = choice.items()
@@ -421,7 +421,7 @@ class Reformer(Generic[FormT]):
                 return confirmed
             self.listener.report("measure the best again", attempt, most)
             (times,) = self._compared({}, [forms], for_long=True)
-            if isinstance(times, Failure):
+            if isinstance(times, Failed):
                 return confirmed
             confirmed = self._won_again(forms, times)
         return confirmed
@@ -450,7 +450,7 @@ class Reformer(Generic[FormT]):
 
     def _compared(
         self, reference: Mapping[str, FormT], plans: Sequence[Mapping[str, FormT]], *, for_long: bool = False
-    ) -> Sequence[Paired | Failure]:
+    ) -> Sequence[Paired | Failed]:
         start_s = self.clock()
         results = self.bench.compare(reference, plans, for_long=for_long)
         self._note_time(start_s, num_plans=1 + len(plans))

@@ -129,7 +129,7 @@ class Failed:
     """Why a candidate has no time. It must not be chosen."""
 
     reason: Reason
-    detail: str
+    detail: str = ""
 
 
 MeasureResult = Measured | Failed

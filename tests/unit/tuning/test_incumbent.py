@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from tests.support.form_spaces import ChainForm
 
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.tuning.form_plan import Failure, KernelTimes, Listener, Paired, TunedForms
+from tilewright.tuning.form_plan import KernelTimes, Listener, Paired, TunedForms
 from tilewright.tuning.incumbent import Incumbent
+from tilewright.tuning.workers import Failed
 
 FAST, SLOW, OTHER = ChainForm((1,), ()), ChainForm((2,), ()), ChainForm((4,), ())
 Plan = Mapping[str, ChainForm]
@@ -23,12 +24,12 @@ class Bench:
     max_plans: int = 2
     races: list[tuple[Plan, Plan]] = field(default_factory=list)
 
-    def profile(self, plan: Plan) -> KernelTimes | Failure:
+    def profile(self, plan: Plan) -> KernelTimes | Failed:
         raise NotImplementedError
 
     def compare(
         self, reference: Plan, plans: Sequence[Plan], *, for_long: bool = False
-    ) -> Sequence[Paired | Failure]:
+    ) -> Sequence[Paired | Failed]:
         raise NotImplementedError
 
     def race(self, incumbent: Plan, plan: Plan) -> tuple[list[float], list[float]]:

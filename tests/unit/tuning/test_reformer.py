@@ -12,7 +12,6 @@ from tests.support.form_spaces import ChainForm, ChainSpace
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.system.worker_process import NoWorker
 from tilewright.tuning.form_plan import (
-    Failure,
     Findings,
     FormOutcome,
     FormSite,
@@ -23,6 +22,7 @@ from tilewright.tuning.form_plan import (
     TunedForms,
 )
 from tilewright.tuning.reformer import Reformer
+from tilewright.tuning.workers import Failed
 
 LONG, SHORT, TINY = ChainSpace((4, 4, 32, 16)), ChainSpace((16,)), ChainSpace((2,), "tiny")
 SITES = tuple(FormSite(space, (f"node of {space.key}",)) for space in (LONG, SHORT, TINY))
@@ -53,20 +53,20 @@ class Bench:
     interrupt_at_s: float = float("inf")
     sites: Sites = SITES
 
-    def profile(self, plan: Plan) -> KernelTimes | Failure:
+    def profile(self, plan: Plan) -> KernelTimes | Failed:
         self.now_s += 1
         return self._times(plan)
 
     def compare(
         self, reference: Plan, plans: Sequence[Plan], *, for_long: bool = False
-    ) -> Sequence[Paired | Failure]:
+    ) -> Sequence[Paired | Failed]:
         if self.now_s >= self.interrupt_at_s:
             raise KeyboardInterrupt
         self.now_s += 1 + len(plans)
         beside = self._times(reference)
-        assert not isinstance(beside, Failure)
+        assert not isinstance(beside, Failed)
         found = map(self._times, plans)
-        return [times if isinstance(times, Failure) else Paired(times, beside) for times in found]
+        return [times if isinstance(times, Failed) else Paired(times, beside) for times in found]
 
     def race(self, incumbent: Plan, plan: Plan) -> tuple[list[float], list[float]]:
         self.now_s += 2
@@ -79,9 +79,9 @@ class Bench:
             for space in map(chain_of, self.sites)
         )
 
-    def _times(self, plan: Plan) -> KernelTimes | Failure:
+    def _times(self, plan: Plan) -> KernelTimes | Failed:
         if any(self.fails(key, form) for key, form in plan.items()):
-            return Failure("crashed", "SIGSEGV")
+            return Failed("crashed", "SIGSEGV")
         times: dict[str, dict[int, list[float]]] = {}
         for space in map(chain_of, self.sites):
             form, first = plan.get(space.key, space.initial()), 0
@@ -174,7 +174,7 @@ def test_a_plan_that_fails_is_halved_until_the_guilty_form_is_known() -> None:
     outcome, told = run(Bench(fails=fails))
     failed = [trial for trial in told.trials if trial.failure is not None]
     assert [(t.key, t.form.sizes, t.failure) for t in failed] == [
-        (SHORT.key, (16,), Failure("crashed", "SIGSEGV"))
+        (SHORT.key, (16,), Failed("crashed", "SIGSEGV"))
     ]
     assert outcome.plan.forms[SHORT.key].sizes in {(8,), (32,)}, "the best of those that work"
     assert LONG.key in outcome.plan.forms, "the others of its plans were measured"
@@ -203,7 +203,7 @@ def test_the_loss_of_all_who_measure_ends_with_the_best_so_far(caplog: pytest.Lo
     class Lost(Bench):
         def compare(
             self, reference: Plan, plans: Sequence[Plan], *, for_long: bool = False
-        ) -> Sequence[Paired | Failure]:
+        ) -> Sequence[Paired | Failed]:
             if self.now_s >= 40:
                 raise NoWorker("no machine of the cluster is left")
             return super().compare(reference, plans, for_long=for_long)
@@ -327,7 +327,7 @@ def test_times_of_less_than_a_tick_of_the_clock_decide_nothing() -> None:
 
         def compare(
             self, reference: Plan, plans: Sequence[Plan], *, for_long: bool = False
-        ) -> Sequence[Paired | Failure]:
+        ) -> Sequence[Paired | Failed]:
             found = super().compare(reference, plans)
             return [
                 Paired(nothing(p.plan), nothing(p.reference)) if for_long and isinstance(p, Paired) else p

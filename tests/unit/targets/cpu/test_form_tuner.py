@@ -24,7 +24,7 @@ from tilewright.targets.cpu.tune.bench import ModelBench, random_feed
 from tilewright.targets.cpu.tune.form_bench import FormModelBench
 from tilewright.targets.cpu.tune.form_sites import FormSites
 from tilewright.targets.cpu.tune.tuner import FormTuner
-from tilewright.tuning.form_plan import Failure, FormSite, FormTrial, Paired, TunedForms
+from tilewright.tuning.form_plan import FormSite, FormTrial, Paired, TunedForms
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
 
 MODEL = tw.load(small_net(channels=40, size=20))
@@ -148,7 +148,7 @@ def test_kernels_are_credited_to_their_sites_and_failures_are_told(code: CpuCode
     (key, form), *_ = others(code).items()
     paired, failed = bench.compare({}, [{key: form}, {key: form}])
     assert isinstance(paired, Paired)
-    assert failed == Failure("crashed", "SIGSEGV")
+    assert failed == Failed("crashed", "SIGSEGV")
     credited = [ns for kernels in paired.plan.values() for samples in kernels.values() for ns in samples[:1]]
     assert sum(credited) <= sum(step_ns)
     assert credited
@@ -164,7 +164,7 @@ def test_times_of_other_steps_than_the_code_has_are_a_failure(code: CpuCode) -> 
     bench = bench_with(code, Pool(said), random_feed(code.program))
     fits, *failed = bench.compare({}, [{key: form}] * len(said))
     assert isinstance(fits, Paired)
-    assert {isinstance(one, Failure) and one.reason for one in failed} == {"crashed"}
+    assert {isinstance(one, Failed) and one.reason for one in failed} == {"crashed"}
 
 
 def test_a_form_that_computes_something_else_is_refused(code: CpuCode) -> None:
@@ -177,7 +177,7 @@ def test_a_form_that_computes_something_else_is_refused(code: CpuCode) -> None:
     with tuner.pool() as pool:
         bench = FormModelBench(CpuTarget(), code, tuner.sites, ModelBench(pool, feed, expected, 1e-4, 20.0))
         (result,) = bench.compare({}, [others(code)])
-    assert isinstance(result, Failure)
+    assert isinstance(result, Failed)
     assert result.reason == "wrong-values"
 
 

@@ -23,7 +23,7 @@ from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, ModelBench
 from tilewright.targets.cpu.tune.form_sites import FormSites
 from tilewright.targets.cpu.tune.measuring import packed
-from tilewright.tuning.form_plan import Failure, KernelTimes, Paired
+from tilewright.tuning.form_plan import KernelTimes, Paired
 from tilewright.tuning.workers import Effort, Failed, MeasureResult, PackedCode, Samples
 
 logger = logging.getLogger(__name__)
@@ -77,23 +77,23 @@ class FormModelBench:
         """Plans that are compiled before they are measured, on each machine one after another."""
         return _MAX_PLANS * self.bench.pool.num_machines
 
-    def profile(self, plan: Forms) -> KernelTimes | Failure:
+    def profile(self, plan: Forms) -> KernelTimes | Failed:
         """The times of a plan's kernels."""
         built = self._reference(plan, stamps=True)
-        if isinstance(built, Failure):
+        if isinstance(built, Failed):
             return built
         (result,) = self.bench.measure([built.code], None, _COMPARED)
         times = self._paired(result, built, None)
-        return times if isinstance(times, Failure) else times.plan
+        return times if isinstance(times, Failed) else times.plan
 
     def compare(
         self, reference: Forms, plans: Sequence[Forms], *, for_long: bool = False
-    ) -> Sequence[Paired | Failure]:
+    ) -> Sequence[Paired | Failed]:
         """The times of each plan's kernels, beside those of the reference; from more runs if `for_long`."""
         beside = self._reference(reference, stamps=True)
-        if isinstance(beside, Failure):
+        if isinstance(beside, Failed):
             return [beside] * len(plans)
-        built: list[_Built | Failure] = []
+        built: list[_Built | Failed] = []
 
         def made() -> Iterator[PackedCode]:
             for candidate in self._all_built(plans):
@@ -104,11 +104,11 @@ class FormModelBench:
         effort = _CONFIRMED if for_long else _COMPARED
         results = iter(list(self.bench.measure(made(), beside.code, effort)))
         return [
-            candidate if isinstance(candidate, Failure) else self._paired(next(results), candidate, beside)
+            candidate if isinstance(candidate, Failed) else self._paired(next(results), candidate, beside)
             for candidate in built
         ]
 
-    def _all_built(self, plans: Sequence[Forms]) -> Iterator[_Built | Failure]:
+    def _all_built(self, plans: Sequence[Forms]) -> Iterator[_Built | Failed]:
         """Plans as code, in order. Where a core is left, the next is made while the last is measured."""
         threads = resolve_threads(self.plain.program.options.num_threads)
         if self.bench.pool.num_machines > 1 or threads >= num_threads_default():
@@ -125,26 +125,26 @@ class FormModelBench:
             for last in building:
                 yield last.result()
 
-    def race(self, incumbent: Forms, plan: Forms) -> tuple[Sequence[float], Sequence[float]] | Failure:
+    def race(self, incumbent: Forms, plan: Forms) -> tuple[Sequence[float], Sequence[float]] | Failed:
         """Whole-model times in ns of both, one for each round: the least of a block of runs."""
         before, after = (self._built(forms, stamps=False) for forms in (incumbent, plan))
         for built in (before, after):
-            if isinstance(built, Failure):
+            if isinstance(built, Failed):
                 return built
         assert isinstance(before, _Built) and isinstance(after, _Built)  # noqa: PT018
         (result,) = self.bench.measure([after.code], before.code, _RACED)
         if isinstance(result, Failed):
-            return Failure(result.reason, result.detail)
+            return result
         assert result.baseline is not None
         return result.baseline.whole_ns, result.candidate.whole_ns
 
-    def _paired(self, result: MeasureResult, candidate: _Built, beside: _Built | None) -> Paired | Failure:
+    def _paired(self, result: MeasureResult, candidate: _Built, beside: _Built | None) -> Paired | Failed:
         if isinstance(result, Failed):
-            return Failure(result.reason, result.detail)
+            return result
         times = self._times(candidate, result.candidate)
         reference = times if beside is None else self._times(beside, result.baseline)
         if times is None or reference is None:
-            return Failure("crashed", "it gave times of other steps than its code has")
+            return Failed("crashed", "it gave times of other steps than its code has")
         return Paired(times, reference)
 
     def _times(self, built: _Built, samples: Samples | None) -> KernelTimes | None:
@@ -154,17 +154,17 @@ class FormModelBench:
             return None
         return self.sites.by_site(built.lowered, steps_ns)
 
-    def _reference(self, plan: Forms, *, stamps: bool) -> _Built | Failure:
+    def _reference(self, plan: Forms, *, stamps: bool) -> _Built | Failed:
         """A plan that others run beside: the last one is kept."""
         key = frozenset(plan.items()), stamps
         if self._kept is None or self._kept[0] != key:
             built = self._built(plan, stamps=stamps)
-            if isinstance(built, Failure):
+            if isinstance(built, Failed):
                 return built
             self._kept = key, built
         return self._kept[1]
 
-    def _built(self, plan: Forms, *, stamps: bool) -> _Built | Failure:
+    def _built(self, plan: Forms, *, stamps: bool) -> _Built | Failed:
         """A plan as code, or why it cannot be made."""
         try:
             program = self.sites.planned(plan)
@@ -181,4 +181,4 @@ class FormModelBench:
             return _Built(code.lowered, packed(code))
         except (TilewrightError, ValueError) as error:
             logger.info("a plan cannot be made: %s", error)
-            return Failure("declined", " ".join(str(error).split()))
+            return Failed("declined", " ".join(str(error).split()))
