@@ -26,7 +26,7 @@ PROFILE = Rates()
 """What estimates assume of a machine that was not measured, unless its processor is known to be otherwise."""
 
 # Servers whose cores share one last cache over a mesh read it at half the rate of cores that share one in
-# small clusters. One core of an Emerald Rapids reads 2 MiB to 48 MiB at 8 to 9 bytes a cycle; between 8 and 14
+# small clusters. One core of an Emerald Rapids reads 3 to 48 MiB at 8 to 9 bytes a cycle; between 8 and 14
 # convolutional networks run at the same speed there, at 20 ResNet-18 takes 1.2 times as long.
 _MESH = Rates(shared_bytes_per_cycle=10.0)
 _PROCESSORS = dict.fromkeys(
@@ -44,7 +44,7 @@ _PROCESSORS = dict.fromkeys(
 
 
 def processor_rates(processor: str) -> Rates:
-    """The rates that estimates assume of a processor, by its name in LLVM, on a machine that was not measured.
+    """The rates that estimates assume of a processor that was not measured, by its name in LLVM.
 
     >>> processor_rates("znver5") == PROFILE, processor_rates("emeraldrapids") == PROFILE
     (True, False)
