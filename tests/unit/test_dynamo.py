@@ -41,10 +41,10 @@ def fresh() -> Iterator[None]:
 class Used:
     """A module compiled by the backend, and the graphs that it was taken apart into."""
 
-    def __init__(self, module: Any, **options: Any) -> None:
+    def __init__(self, module: Any, *, dynamic: bool | None = None, **options: Any) -> None:
         self.graphs: list[dynamo.CompiledGraph] = []
         self._options = {"threads": 1, **options}
-        self.module = torch.compile(module, backend=self._backend)
+        self.module = torch.compile(module, backend=self._backend, dynamic=dynamic)
 
     def _backend(self, graph: Any, examples: Any) -> Any:
         self.graphs.append(dynamo.backend(graph, examples, options=self._options))
@@ -185,6 +185,32 @@ def test_open_shapes_are_compiled_one_by_one() -> None:
     assert all(graph.is_compiled for graph in used.graphs)
     assert len(used.graphs) == 2, "the first shape, then one graph with an open batch"
     assert "2 shapes" in repr(used.graphs[1])
+
+
+class Scaled(nn.Module):
+    """A norm, and a factor that is a plain number of the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.factor = nn.Linear(6, 8), nn.LayerNorm(8), 0.3
+
+    def forward(self, x: Any) -> Any:
+        """All of it."""
+        return self.norm(self.layer(x)) * self.factor + (self.factor > 0.4)
+
+
+def test_numbers_of_modules_that_are_symbolic_are_compiled_one_by_one() -> None:
+    """With `dynamic` TorchDynamo hands them over in tensors, the epsilon of each norm among them."""
+    module = Scaled().eval()
+    used = Used(module, dynamic=True)
+    for factor, rows in ((0.3, 2), (0.3, 5), (0.5, 5), (0.3, 2)):
+        module.factor = factor
+        x = torch.randn(rows, 6)
+        with torch.inference_mode():
+            expected = module(x)
+        torch.testing.assert_close(used(x), expected)
+    assert used.remarks == []
+    assert all(graph.is_compiled for graph in used.graphs)
 
 
 def test_more_shapes_than_a_limit_run_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tilewright.dynamo.devices import RunsEagerly
-from tilewright.dynamo.variant import Variant, built
+from tilewright.dynamo.variant import Variant, built, is_scalar
 from tilewright.errors import InputError
 from tilewright.options import Options
 
@@ -39,7 +39,10 @@ class CompiledGraph:
         self._options = options
         nodes = module.graph.find_nodes(op="placeholder")
         self._constants = tuple(i for i, node in enumerate(nodes) if _is_constant(node))
-        self._numbers = tuple(i for i, v in enumerate(example_inputs) if not isinstance(v, torch.Tensor))
+        self._scalars = frozenset(i for i, node in enumerate(nodes) if is_scalar(node, example_inputs[i]))
+        self._numbers = tuple(
+            i for i, v in enumerate(example_inputs) if i in self._scalars or not isinstance(v, torch.Tensor)
+        )
         fixed = {*self._constants, *self._numbers}
         self._tensors = tuple(i for i in range(len(nodes)) if i not in fixed)
         self._is_open = any(not isinstance(d, int) for i in self._tensors for d in example_inputs[i].shape)
@@ -74,7 +77,11 @@ class CompiledGraph:
         """What differs between variants. TorchDynamo guards shapes itself where none of them is symbolic."""
         if not self._numbers and not self._is_open:
             return ()
-        return (*(arguments[i] for i in self._numbers), *(arguments[i].shape for i in self._tensors))
+        return (*self._values(arguments), *(arguments[i].shape for i in self._tensors))
+
+    def _values(self, arguments: Sequence[Any]) -> list[Any]:
+        """Numbers among the arguments, in their order."""
+        return [arguments[i].item() if i in self._scalars else arguments[i] for i in self._numbers]
 
     def _is_current(self, variant: Variant, arguments: Sequence[Any]) -> bool:
         return not self._checks_weights or variant.weights.are_those_of(arguments)
@@ -105,10 +112,10 @@ class CompiledGraph:
                 self._stay_eager("its weights change between calls")
                 return None
         elif len(self._variants) >= MAX_VARIANTS:
-            self._stay_eager(f"it was called with more than {MAX_VARIANTS} shapes")
+            self._stay_eager(f"it was called with more than {MAX_VARIANTS} shapes and numbers")
             return None
         try:
-            numbers = {i: arguments[i] for i in self._numbers}
+            numbers = dict(zip(self._numbers, self._values(arguments), strict=True))
             variant = built(self._module, arguments, self._constants, numbers, self._options)
         except RunsEagerly as reason:
             self._stay_eager(str(reason))

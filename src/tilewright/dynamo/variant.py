@@ -127,10 +127,24 @@ def built(
     return Variant(compiled, feed, outputs, weights, direct)
 
 
+def is_scalar(node: Any, value: Any) -> bool:
+    """Whether an input of a graph is a float in a tensor that is only taken out of it.
+
+    So TorchDynamo hands over attributes such as the epsilon of a norm where all that may differ is symbolic.
+    """
+    is_float = isinstance(value, torch.Tensor) and value.dtype is torch.float64 and not value.shape
+    return is_float and bool(node.users) and all(map(_takes_out, node.users))
+
+
+def _takes_out(node: Any) -> bool:
+    """Whether a node gives the number in a tensor."""
+    return bool(node.op == "call_method" and node.target == "item")
+
+
 def _require_plain_tensors(arguments: Sequence[Any], numbers: Mapping[int, Any]) -> None:
     for place, value in enumerate(arguments):
         if place in numbers:
-            if not isinstance(value, int):
+            if not isinstance(numbers[place], int | float):
                 raise RunsEagerly(f"an input is a {type(value).__name__}")
         elif type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
             raise RunsEagerly(f"an input is a {type(value).__name__} with layout {value.layout}")
@@ -147,6 +161,7 @@ def bound_module(
     for place, node in enumerate(module.graph.find_nodes(op="placeholder")):
         if place in numbers:
             values[node] = numbers[place]
+            values |= {user: numbers[place] for user in node.users if _takes_out(user)}
         elif place in constants:
             name = f"{_BOUND}{node.name}"
             attributes[name] = constants[place]

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.hardware.rates import PROFILE
 from tilewright.targets.cpu.cut import MAX_CHUNKS, CutWork, choose_num_chunks, cut_cycles, rank_cuts
-from tilewright.targets.cpu.isa import isa_by_name
+from tilewright.targets.cpu.isa import CacheSizes, isa_by_name
 
-ISA = isa_by_name("avx512")
+# A core of any machine: sizes of works below are chosen by its caches and rates.
+ISA = replace(isa_by_name("avx512"), caches=CacheSizes(), rates=PROFILE)
 LARGE = CutWork(64, 64, 1 << 40, 1e9)
 
 
