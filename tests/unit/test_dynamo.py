@@ -187,6 +187,24 @@ def test_open_shapes_are_compiled_one_by_one() -> None:
     assert "2 shapes" in repr(used.graphs[1])
 
 
+@pytest.mark.parametrize(("norm_first", "activation"), [(False, "gelu"), (True, "relu")])
+def test_a_layer_of_an_encoder_is_compiled_on_the_path_without_gradients(
+    norm_first: bool, activation: str
+) -> None:
+    module = nn.TransformerEncoderLayer(
+        16, 2, 32, batch_first=True, norm_first=norm_first, activation=activation
+    ).eval()
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -1, 1)
+    x = torch.randn(2, 5, 16)
+    used = Used(module)
+    with torch.inference_mode():
+        expected = module(x)
+    torch.testing.assert_close(used(x), expected, rtol=1e-4, atol=1e-5)
+    (graph,) = used.graphs
+    assert graph.is_compiled
+
+
 class Scaled(nn.Module):
     """A norm, and a factor that is a plain number of the module."""
 

@@ -26,6 +26,7 @@ from tilewright.dynamo.devices import (
     target_on,
     torch_device,
 )
+from tilewright.dynamo.fast_paths import take_apart
 from tilewright.dynamo.weights import BoundWeights
 from tilewright.errors import TilewrightError
 from tilewright.frontend.onnx.protos import one_line
@@ -169,6 +170,7 @@ def bound_module(
     results = graph.graph_copy(module.graph, values)
     graph.output(results)
     _refuse_negative_indices(graph)
+    take_apart(graph)
     for node in module.graph.nodes:
         if node.op in ("get_attr", "call_module"):
             attributes[node.target] = operator.attrgetter(node.target)(module)
