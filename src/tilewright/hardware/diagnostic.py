@@ -24,16 +24,8 @@ from tilewright.hardware.parts import (
 from tilewright.text.suggestions import likely
 
 PARTS: Mapping[str, type[MachinePart]] = {
-    "machine": Machine,
-    "level": Level,
-    "share": Share,
-    "axis": Axis,
-    "format": Format,
-    "unit": Unit,
-    "network": Network,
-    "overheads": Overheads,
-    "threads": Threads,
-    "instructions": Instructions,
+    part.__name__.lower(): part
+    for part in (Machine, Level, Share, Axis, Format, Unit, Network, Overheads, Threads, Instructions)
 }
 """All parts, by the word for one of them."""
 
