@@ -49,7 +49,7 @@ VARIANTS = ("ios{strategy=parallel}", "ios{strategy=merge}", "ios{max_groups=2}"
             "random{seed=2}", "random{seed=3}", "virtual-units{inside=false}", "core-groups{number=3}",
             "sequential{order=depth-first}", "horizontal-fusion{min_gain=-9}")  # fmt: skip
 NUM_VARIANTS = 5
-QUICK, MANY = range(100), range(100, 1100)
+QUICK, MANY = range(30), range(30, 1100)
 OBJECTIVES = get_args(Objective)
 
 
