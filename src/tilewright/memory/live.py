@@ -6,27 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tilewright.ir.graph import Value
 from tilewright.ir.in_place import in_place_operands
-from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem
+from tilewright.memory.base import Buffer, MemoryLevel, MemoryProblem
 from tilewright.partition.base import Subgraph
 from tilewright.schedule.base import Schedule
-
-NO_SCRATCH: Mapping[int, int] = {}
 
 
 def memory_problem(
     schedule: Schedule,
     *,
     capacity_bytes: int | None = None,
-    alignment_bytes: int = DEFAULT_ALIGNMENT_BYTES,
-    scratch_bytes: Mapping[int, int] = NO_SCRATCH,
     in_place: bool = True,
 ) -> MemoryProblem:
     """One buffer per value that passes between subgraphs, named as the value.
 
     Graph inputs, graph outputs and constants lie outside the arena. Every instance is a step. A value lives
     from that of the first instance that makes it to that of the last that reads it; what instances of
-    different groups of a stage use never shares memory, since these run at the same time. `scratch_bytes` by
-    subgraph id adds workspaces, named `scratch:<id>`, that live while their subgraph runs. With `in_place`, a
+    different groups of a stage use never shares memory, since these run at the same time. With `in_place`, a
     subgraph may write its result in the place of an operand that dies there.
     """
     steps = _steps(schedule)
@@ -49,18 +44,11 @@ def memory_problem(
                     value.size_bytes,
                     start,
                     end,
-                    alignment_bytes,
-                    reusable,
+                    may_reuse=reusable,
                     used=used,
                     beside=beside,
                 )
             )
-        scratch = scratch_bytes.get(subgraph.id, 0)
-        if scratch:
-            name = f"scratch:{subgraph.id}"
-            used, beside = uses.of((subgraph.id,))
-            end = last[subgraph.id]
-            buffers.append(Buffer(name, scratch, start, end, alignment_bytes, used=used, beside=beside))
     return MemoryProblem(tuple(buffers), (MemoryLevel("arena", capacity_bytes),))
 
 

@@ -87,7 +87,6 @@ class Fleet(Protocol):
 class ClusterReport:
     """What happened to batches so far."""
 
-    num_batches: int = 0
     num_deaths: int = 0
     num_drifted: int = 0
     num_measured_again: int = field(default=0)
@@ -163,7 +162,6 @@ class ClusterMeasuringPool:
         results: dict[int, MeasureResult],
     ) -> None:
         """Keep the results of a batch, or let it be measured again."""
-        self.report.num_batches += 1
         if isinstance(said, MachineDied):
             logger.info("a machine died with a batch of %d: %s", len(batch.requests), said.detail)
             self.report.num_deaths += 1

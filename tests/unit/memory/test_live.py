@@ -213,13 +213,3 @@ def test_slices_live_from_the_first_to_the_last() -> None:
     assert spans(found) == {"y": (0, 2), "z": (1, 3)}
     buffers = found.by_name
     assert not buffers["z"].fits_in_place_of(buffers["y"])  # the second half is still to be read
-
-
-def test_workspaces_live_while_their_kernel_runs() -> None:
-    b = GraphBuilder()
-    y = b.op("Softmax", b.input(4, 4), name="y")
-    problem = memory_problem(
-        scheduled(b.finish(b.op("Softmax", y))), scratch_bytes={1: 100}, alignment_bytes=128
-    )
-    assert spans(problem) == {"y": (0, 1), "scratch:1": (1, 1)}
-    assert {b.alignment_bytes for b in problem.buffers} == {128}

@@ -63,17 +63,12 @@ def place_in_graph(
     return GraphArena(smaller, _needed_edges(after, buffers, smaller))
 
 
-def unordered(after: After) -> list[int]:
-    """For each node, as bits, those that no path connects with it.
+def _apart(before: Sequence[int]) -> list[int]:
+    """For each node, as bits, those that no path connects with it, given those `before` each.
 
-    >>> [bin(others) for others in unordered([(), (0,), (0,)])]
+    >>> [bin(others) for others in _apart([0b0, 0b1, 0b1])]
     ['0b0', '0b100', '0b10']
     """
-    return _apart(ancestors(after))
-
-
-def _apart(before: Sequence[int]) -> list[int]:
-    """The same, of nodes before each."""
     connected = [mask | (1 << node) for node, mask in enumerate(before)]
     for node, mask in enumerate(before):
         for other in _bits(mask):

@@ -177,7 +177,6 @@ def split_region(
     dim: str,
     size: int,
     *,
-    scratch: Mapping[OperandKey, int] | None = None,
     operations: int = 0,
 ) -> Region:
     """A region whose items are also blocks of `size` iterations of `dim`."""
@@ -186,7 +185,7 @@ def split_region(
     blocks = (block_name(dim), full + (1 if rest else 0))
     whole = tuple(split_dim(n, dim, size, size) for n in nests)
     last = tuple(split_dim(n, dim, size, rest) for n in nests) if rest else None
-    return Region((*shared, blocks), whole, last, scratch or {}, operations, block=blocks[0])
+    return Region((*shared, blocks), whole, last, operations=operations, block=blocks[0])
 
 
 def _window_loop(nest: LinearNest, plan: LoopNestPlan) -> str | None:
