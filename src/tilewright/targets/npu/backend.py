@@ -317,8 +317,8 @@ class NpuBackend(Backend):
         return NestJudge(self.partition_problem, numbered, self.types, self.works, self._judged)
 
     def _executions(self, own: str) -> list[str]:
-        """A way to run a program, and the others: weights that stay on the chip or not; mappings by a rule
-        stay so, as whatever else has this backend's names."""
+        """A way to run a program, and the others: weights that stay on the chip or not; mappings that are
+        there at once stay so, as those of this backend are."""
         if self._policy_of("").launches == "each subgraph":
             return [own]
         plain = _AT_ONCE if own.startswith(_AT_ONCE) else ""
