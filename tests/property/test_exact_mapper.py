@@ -199,7 +199,9 @@ def test_no_mapping_at_all_beats_the_answer_or_the_bound(
 
 
 @given(
-    machine=st.one_of(machines(), wide_machines()), problem=problems(), objective=st.sampled_from(get_args(Objective))
+    machine=st.one_of(machines(), wide_machines()),
+    problem=problems(),
+    objective=st.sampled_from(get_args(Objective)),
 )
 @settings(max_examples=60, deadline=None)
 def test_a_mapping_at_once_is_right_and_hardly_ever_worse_than_the_rule_for_kernels(

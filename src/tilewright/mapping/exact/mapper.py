@@ -137,7 +137,9 @@ class Exact:
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
         if self.at_once:
-            best = replace(_Search(problem, self._small(), end_s).run_at_once(known), bound=self._bound(problem))
+            best = replace(
+                _Search(problem, self._small(), end_s).run_at_once(known), bound=self._bound(problem)
+            )
             return best, best.bound
         best = self._unpadded(problem, end_s, known)
         if not Evaluator.suits(problem.problem, problem.cost_options):
@@ -155,7 +157,9 @@ class Exact:
     def _small(self) -> Exact:
         """This mapper for searches of few tiles and few partial mappings."""
         max_points = min(self.max_points, _FEW_POINTS)
-        return replace(self, max_points=max_points, max_search_states=min(self.max_search_states, _FEW_STATES))
+        return replace(
+            self, max_points=max_points, max_search_states=min(self.max_search_states, _FEW_STATES)
+        )
 
     def _solution(
         self, problem: MappingProblem, best: _Best, bound: float, seconds: float
@@ -304,8 +308,8 @@ class _Search:
     def run_at_once(self, known: _Best | None) -> _Best:
         """A good mapping, or a known one that is as good: of each tile only a few partial mappings go on.
 
-        Most layers have mappings that take the least cycles there can be; of these it is one of little energy.
-        Where there is none, the fastest that is found is, and then one as fast of less energy.
+        Of most layers some mappings take the least cycles there can be: it is one of little energy of these.
+        Else it is the fastest that is found, or one as fast of less energy.
         """
         self.best = known or _Best()
         objective = _NUMBERS[self.task.objective]
