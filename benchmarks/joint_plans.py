@@ -10,9 +10,10 @@ processor time; of every paper alone as far as one of these came to it (layers o
 staged by IOS; GraphTurbo; AGO; PCGC with virtual units); the bound of all schedules, and the highest of a
 space that holds the plan; with `--ablations`, joint plans of which one kind of decision is left out. Columns
 are planned in processes of their own, so that none knows what another has found but for mappings of layers,
-which the cache keeps; `--known` plans each cell once before, which is a column of its own, so that all others
-find most of these there, and with `TILEWRIGHT_NO_CACHE=1` each maps for itself. What OUTPUT has is left out,
-so that it may be stopped and started again. Prints a table, geometric means over the machines that launch
+which the cache keeps; `--known` plans each cell twice before, jointly and as the portfolio does, which are
+columns of their own, and gives each other column a copy of the cache as it is then, so that all know the same
+mappings; with `TILEWRIGHT_NO_CACHE=1` each maps for itself. What OUTPUT has is left out, so that it may be
+stopped and started again. Prints a table, geometric means over the machines that launch
 kernels and over those that run one program, how many plans are proven, median gaps, and columns that are
 below the joint plan. The picture has a line for each cell: how many times longer others take than the joint
 plan after the longest time, from the best of all to the best paper, with a dot at the best sequence.
@@ -20,11 +21,15 @@ plan after the longest time, from the best of all to the best paper, with a dot 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, get_args
@@ -37,6 +42,7 @@ from tilewright import zoo
 from tilewright.options import Choice
 from tilewright.planning.grid import PAPERS
 from tilewright.planning.portfolio import Recipe
+from tilewright.private_files.places import default_cache_directory
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 
@@ -56,10 +62,9 @@ RECIPES = {
     "grid": "grid",
     "search": "search",
     "portfolio": "best",
-    FIRST: JOINT,
     "without": JOINT,
 }
-"""By the first word of a column."""
+"""By the first word of a column, of which those that come before others have a kind as second word."""
 
 
 def options(parser: Parser) -> None:
@@ -71,7 +76,7 @@ def options(parser: Parser) -> None:
     parser.add_argument("--seconds", default="10", help="Of processor time, for each column.")
     parser.add_argument("--kinds", default="joint,grid,search,portfolio", help="Of plans, a column each.")
     parser.add_argument("--ablations", action="store_true", help="At the first of these times.")
-    parser.add_argument("--known", action="store_true", help="Plan each cell once before.")
+    parser.add_argument("--known", action="store_true", help="Plan each cell twice before.")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--table", action="store_true", help="Of what OUTPUT has; nothing is planned.")
     parser.add_argument("--picture", type=Path, help="an SVG file of what OUTPUT has")
@@ -86,7 +91,7 @@ def main(arguments: Namespace) -> None:
         return
     until_s = time.monotonic() + (0 if arguments.table else 60 * arguments.minutes)
     times = arguments.seconds.split(",")
-    columns = [f"{FIRST} {JOINT} {times[0]}"] if arguments.known else []
+    columns = [f"{FIRST} {kind} {times[0]}" for kind in (JOINT, "portfolio") if arguments.known]
     columns += [f"{kind} {seconds}" for seconds in times for kind in arguments.kinds.split(",")]
     if arguments.ablations:
         columns += [f"without {kind} {times[0]}" for kind in KINDS]
@@ -99,7 +104,8 @@ def main(arguments: Namespace) -> None:
         if (batch, network, target, name) not in known and time.monotonic() < until_s:
             row = {"network": network, "target": target, "batch": batch, "column": name}
             row["knows_mappings"] = arguments.known and not name.startswith(FIRST)
-            append_row(arguments.output, row | in_own_process(network, target, batch, name))
+            with cache_kept() if row["knows_mappings"] else contextlib.nullcontext() as environment:
+                append_row(arguments.output, row | in_own_process(network, target, batch, name, environment))
     cells = cells_of(rows_of(arguments.output))
     print(table(cells))
     if arguments.picture is not None:
@@ -115,11 +121,23 @@ def cells_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def in_own_process(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
+@contextlib.contextmanager
+def cache_kept() -> Iterator[dict[str, str]]:
+    """An environment whose cache is a copy, so that what is added to it is known to nothing else."""
+    directory = default_cache_directory()
+    with tempfile.TemporaryDirectory() as copy:
+        if directory is not None and directory.is_dir():
+            shutil.copytree(directory, copy, dirs_exist_ok=True)
+        yield {**os.environ, "TILEWRIGHT_CACHE": copy}
+
+
+def in_own_process(
+    network: str, target: str, batch: int, name: str, environment: Mapping[str, str] | None
+) -> dict[str, Any]:
     """A column, or why it has none."""
     cell = ("--networks", network, "--targets", target, "--batches", str(batch))
     command = again("joint_plans", "none", *cell, "--column", name)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message"}
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -129,7 +147,7 @@ def in_own_process(network: str, target: str, batch: int, name: str) -> dict[str
 def column(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
     """What a kind of plan comes to for a network on a machine."""
     count_processor_time()
-    kind, *parts = name.split()
+    kind, *parts = name.removeprefix(f"{FIRST} ").split()
     budget = f"{parts[-1]}s" if parts else None
     only = ",".join(known for known in KINDS if known != parts[0]) if kind == "without" else None
     model = tw.load(zoo.build(network, batch=batch))
