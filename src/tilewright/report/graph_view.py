@@ -81,7 +81,8 @@ def graph_frame(boxes: Sequence[Mapping[str, Any]], arcs: Sequence[Sequence[Any]
         f'<div class="graph-tools"><input type="search" placeholder="find a node, operator or kernel" '
         f'aria-label="find in the graph"><span class="graph-count"></span>'
         f'<button type="button">whole graph</button>'
-        f"<span>{len(boxes):,} box{'' if len(boxes) == 1 else 'es'}; the redder, the longer ({html_text(said)})</span></div>"
+        f"<span>{len(boxes):,} box{'' if len(boxes) == 1 else 'es'}; the redder, the longer "
+        f"({html_text(said)})</span></div>"
         '<div class="graph"><canvas tabindex="0" role="img" aria-label="the model\'s graph"></canvas>'
         '<div class="graph-about" aria-live="polite"></div></div>'
         '<script type="application/json" class="graph-data">'
