@@ -93,6 +93,7 @@ class Case:
         self.moves = Moves(self.pricer, 4)
         self.layers = sorted(self.moves.layers)  # as nodes are: paths may alternate
         self.masks = [sum(1 << node for node in layer) for layer in self.layers]
+        self.published: list[float] = []
         self._ways: dict[int, list[Content]] = {}
 
     def fresh(self) -> LaunchedPricer:
@@ -138,7 +139,12 @@ class Case:
         return [kernel] if laned is None else [kernel, laned]
 
     def proof(
-        self, *, most_priced: float = inf, most_layers: int = UNLIMITED, is_interrupted: bool = False
+        self,
+        *,
+        most_priced: float = inf,
+        most_layers: int = UNLIMITED,
+        is_interrupted: bool = False,
+        is_late: bool = False,
     ) -> Proof:
         layers = [Content.of_kernel([layer]) for layer in self.layers]
         cost = sum(map(self.pricer.cost, layers))
@@ -159,8 +165,9 @@ class Case:
             cost,
             Budget(UNLIMITED).start(),
             is_due,
-            lambda contents, cost: None,
+            lambda contents, cost: self.published.append(cost),
             most_layers,
+            lambda: is_late,
         )
         assert found is not None
         return found
@@ -346,6 +353,15 @@ def test_a_joint_plan_says_of_which_space_it_is_the_best() -> None:
     assert quality.status is Status.OPTIMAL
     assert quality.optimal_among is not None
     assert {WITH_LANES, WITHOUT_LANES, *WHOLE_LAYERS.rules} & set(quality.optimal_among.rules)
+
+
+def test_a_late_proof_publishes_each_better_plan_at_once() -> None:
+    early, late = Case("siblings", "jetson-nano"), Case("siblings", "jetson-nano")
+    cost = early.proof().cost
+    assert late.proof(is_late=True).cost == cost
+    assert early.published[-1] == late.published[-1] == cost
+    assert len(early.published) < len(late.published)
+    assert late.published == sorted(late.published, reverse=True)
 
 
 def test_a_plan_is_proven_among_blocks_that_are_placed_as_its_own() -> None:

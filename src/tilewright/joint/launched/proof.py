@@ -142,15 +142,19 @@ def prove(
     is_due: Callable[[], bool],
     publish: Callable[[tuple[Content, ...], float], None],
     most_layers: int = UNLIMITED,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> Proof | None:
     """The cheapest plan of the space that holds some blocks, as far as the budget goes, and so far as blocks
-    that are not known have at most so many layers; None: too large."""
+    that are not known have at most so many layers; None: too large. Better plans are published when a space
+    is proven or the budget ends, and at once when `is_late`: what publishes them needs a part of it."""
     graph = _layer_graph(pricer, moves, moves.layers_cut_by([content.mask for content in best]))
     ideals = graph.ideals(MOST_IDEALS)
     rules = () if ideals is not None else (IN_ORDER,)
     if ideals is None:
         ideals = graph.along([graph.layers_of(content.mask) or 0 for content in best])
-    proving = _Proving(pricer, moves, graph, ideals, rules, meter, is_due, publish, most_layers, best, cost)
+    proving = _Proving(
+        pricer, moves, graph, ideals, rules, meter, is_due, publish, most_layers, is_late, best, cost
+    )
     return proving.run()
 
 
@@ -198,6 +202,7 @@ class _Proving:
     is_due: Callable[[], bool]
     publish: Callable[[tuple[Content, ...], float], None]
     most_layers: int
+    is_late: Callable[[], bool]
     best: tuple[Content, ...]
     cost: float
     sets: list[Mask] = field(init=False, default_factory=list)
@@ -269,7 +274,7 @@ class _Proving:
                 found = self._round(before[number])
                 # A better plan has to be proven in smaller spaces first.
                 number = 0 if found == "better" else number + (found == "closed")
-                if found in ("closed", "ends"):
+                if found in ("closed", "ends") or (found == "better" and self.is_late()):
                     self._publish()
                 if found == "ends":
                     return

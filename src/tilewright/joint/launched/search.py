@@ -29,6 +29,8 @@ PRICES_PER_TRIAL = 50
 MOST_PRICED = 2000
 """Blocks that a proof simulates at most, whatever the budget."""
 _MOST_JOINED = 4
+_SHARE_BEFORE_LATE = 0.6
+"""Of the time of a proof: better plans that it finds later are published at once."""
 _SHARE_OF_TILINGS = 0.4
 """Of what is left of a budget, for finding joint tilings."""
 
@@ -126,7 +128,9 @@ class LaunchedSearch:
             publish(contents)
 
         is_due = self._due_after(share, MOST_PRICED)
-        return prove(self.pricer, self.moves, self.best, self.cost, self.meter, is_due, take, most_layers)
+        is_late = self._due_after(share * _SHARE_BEFORE_LATE, MOST_PRICED)
+        start = self.best, self.cost
+        return prove(self.pricer, self.moves, *start, self.meter, is_due, take, most_layers, is_late)
 
     def prove_frozen(self, frozen: Frozen, problem: ScheduleProblem) -> FrozenProof | None:
         """The cheapest plan that leaves what is frozen as it is; None where its blocks are too many to list,
