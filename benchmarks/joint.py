@@ -127,6 +127,8 @@ def count_processor_time() -> None:
         return now_s
 
     def start(self: Budget, given: object = None, *, is_interruptible: bool = False) -> Meter:
+        nonlocal now_s
+        now_s = time.process_time()  # what was done before the budget began is no part of it
         return Meter(self, clock, is_interruptible=is_interruptible)  # a clock of a search's own time, too
 
     Budget.start = start  # type: ignore[method-assign]  # every budget of this process

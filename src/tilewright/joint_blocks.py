@@ -32,8 +32,9 @@ from tilewright.records import dataclass
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Schedule, build_schedule
 
-_MOST_AT_FIRST = 1000
-"""Nodes of a network up to which papers plan it at first, where time is limited."""
+_MOST_AT_FIRST, _MOST_OF_FIRST = 1000, 1 / 3
+"""Nodes of a network up to which papers plan it at first, where time is limited; and the share of that time
+which the first plan took, up to which they do."""
 _SHARE_OF_JOINING, _SHARE_BEFORE_JUDGED = 0.95, 0.7
 """Of the time for layers of a large network, for joining them, before their bound; of that for small blocks,
 before their plan is simulated as a whole."""
@@ -41,7 +42,7 @@ before their plan is simulated as a whole."""
 
 def is_large(planner: Planner) -> bool:
     """Whether papers take long to plan the network."""
-    return len(planner.graph.nodes) > _MOST_AT_FIRST
+    return len(planner.graph.nodes) > _MOST_AT_FIRST or planner.share_of_first > _MOST_OF_FIRST
 
 
 class Blocks:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
+from functools import partial
 
 from tilewright.comparison import (
     COMBINED,
@@ -18,7 +19,6 @@ from tilewright.comparison import (
     grid_of,
     improved,
     varied,
-    with_sums_split,
 )
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.rewritten import Rewritten
@@ -42,6 +42,8 @@ _NUM_FIRST = 2
 """Recipes that are tried at first where sums are in parts: those that took least so far."""
 _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
+_OF_FIRST = 1.5
+"""Times that the first plan took, for another one."""
 _SHARE_OF_TRIALS = 0.5
 """Of the trials that are left, for kernels, slices and places."""
 
@@ -57,12 +59,14 @@ def begun(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE_POR
         return plan_with_frozen(planner, asked)
     with ending_with(meter):
         best = planner.at_once(meter)
-        if best is not None and is_large(planner):
-            return best  # what joins its layers first gains more in less time
-        memory = planner.backend.default_recipe.memory
-        first = (replace(PLAIN_RECIPE, memory=memory), *itertools.islice(of_papers(memory), NUM_FAST))
-        with meter.share(0.3):
-            return planner.tried(first, best, meter)
+        if best is None:
+            with meter.share(0.3):
+                return planner.tried(_fastest(planner), None, meter)
+        share_s = 0.3 * (meter.left_s or 0.0)
+        if _waits(planner, best) and not is_large(planner) and share_s > planner.first_s:
+            with meter.share(0.3):
+                return planner.tried(itertools.islice(_fastest(planner), 1), best, meter)
+        return best
 
 
 def joint_plan(
@@ -73,28 +77,65 @@ def joint_plan(
     meter = planner.portfolio
     assert meter is not None, "the best of several recipes was asked for"
     plain = _Found(planner, best, prices)
+    graphs = _Graphs(plain)
     with ending_with(meter):
         if planner.given is not None and not is_open(planner.options):
             plain.search_blocks(meter)
             plain.prove(meter)
             return plain.best, planner.backend
-        graphs = _Graphs(plain)
         with meter.share(0.85):
-            for step, share in graphs.steps(meter):
-                with meter.ending_early(), meter.share(share):
-                    step(meter)
+            recipes: Sequence[Recipe] = ()
+            if meter.left_s is not None and planner.backend.searches is not None and not planner.options.only:
+                known = _of_known(plain, meter)
+                ahead = _Graphs(known)
+                with meter.share(0.6):
+                    ahead.run(meter)
+                if known.execution:
+                    recipes = cheapest(known.best)[:_NUM_AGAIN]
+                    graphs.found += ahead.found
+                else:  # no plan waits for a search
+                    graphs = ahead
+            graphs.run(meter, recipes)
         chosen = graphs.best
         chosen.prove(meter)
-    others = [a for one in graphs.found if one is not plain for a in one.attempts]
-    answer = replace(
-        chosen.best, attempts=(*plain.best.attempts, *others), num_untried=plain.best.num_untried
-    )
-    if chosen.rewritten is not None:
-        plan = chosen.rewritten.stated(answer.plan, best.plan.schedule.quality)
-        splits_sums = SAME_SUMS in chosen.rewritten.rules
-        answer = replace(answer, plan=replace(plan, recipe=replace(plan.recipe, splits_sums=splits_sums)))
+    attempts = (a for one in dict.fromkeys((plain, *graphs.found)) for a in one.attempts)
+    told = {(a.what, a.cost): a for a in attempts}  # with known mappings some are the same
+    num_untried = graphs.plain.best.num_untried
+    answer = replace(chosen.best, attempts=tuple(told.values()), num_untried=num_untried)
+    if chosen is not plain:
+        plan = answer.plan
+        if chosen.rewritten is not None:
+            plan = chosen.rewritten.stated(plan, best.plan.schedule.quality)
+        answer = replace(answer, plan=replace(plan, recipe=chosen.stated(plan.recipe)))
         planner.decisions = chosen.planner.decisions
     return answer, chosen.planner.of_execution(answer.plan.recipe).backend
+
+
+def _fastest(planner: Planner) -> Iterator[Recipe]:
+    """Layers one by one, and what the papers propose that are planned fastest."""
+    memory = planner.backend.default_recipe.memory
+    yield replace(PLAIN_RECIPE, memory=memory)
+    yield from itertools.islice(of_papers(memory), NUM_FAST)
+
+
+def _waits(planner: Planner, best: Best[Program]) -> bool:
+    """Whether searches have to end before there is a better plan of layers one by one."""
+    return planner.of_execution(best.recipe) is not planner
+
+
+def _of_known(plain: _Found, meter: Meter) -> _Found:
+    """The graph with what searches have found so far in place of those that plans wait for; layers one by one
+    are planned anew where more is known than in the plan at once, if there is time for that."""
+    planner, best = plain.planner, plain.best
+    known, recipe = planner.of_known(), replace(best.recipe, execution="")
+    made_at_once = planner.of_execution(best.recipe)
+    if known is not made_at_once and made_at_once is not planner:
+        if 0.3 * (meter.left_s or 0.0) > planner.first_s:
+            with meter.ending_early(), meter.share(0.5):
+                return _Found(known, known.tried((recipe,), None, meter), None)
+        known = made_at_once
+    attempt = Attempt(str(recipe), cost_of(best.plan), recipe=recipe)
+    return _Found(known, Best(replace(best.plan, recipe=recipe), recipe, (attempt,)), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +144,10 @@ class _Graphs:
 
     plain: _Found
     found: list[_Found] = field(init=False)
+    split: Rewritten | None = field(init=False, default=None)
+    knows_sums: bool = field(init=False, default=False)
+    has_first: bool = field(init=False, default=False)
+    knows_merges: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.found = [self.plain]
@@ -112,11 +157,17 @@ class _Graphs:
         """The graph whose plan is the best, the first of equals."""
         return min(self.found, key=lambda one: one.cost)
 
-    def steps(self, meter: Meter) -> Iterator[Step]:
+    def steps(self, recipes: Sequence[Recipe]) -> Iterator[Step]:
         """All that is tried: on the graph that is better at first, then on the others."""
         planner, options = self.plain.planner, self.plain.planner.options
-        yield self.split_sums, 0.95 if is_large(planner) else 0.5
+        if recipes:
+            yield partial(self.plain.try_again, recipes), 0.3
+        if not self.knows_sums:
+            yield self.split_sums, 0.5
+        if not self.has_first:
+            yield self.plan_first, 0.95 if is_large(planner) else 0.5
         if not options.only:
+            yield self.best.try_fastest, 0.3
             yield from self.best.steps()
         yield self.plain.try_methods, 0.5
         yield self.rewrite, 0.5
@@ -130,26 +181,40 @@ class _Graphs:
         if not options.only:
             yield self.best.search_kernels, 1.0
 
+    def run(self, meter: Meter, recipes: Sequence[Recipe] = ()) -> None:
+        """Try all, some recipes before. No step has less time than a plan takes, so that it may have one."""
+        for step, share in self.steps(recipes):
+            left_s = meter.left_s
+            if left_s is not None and left_s > 0:
+                share = max(share, min(_OF_FIRST * self.plain.planner.first_s / left_s, 1.0))
+            with meter.ending_early(), meter.share(share):
+                step(meter)
+
     def split_sums(self, meter: Meter) -> None:
+        """Find the graph with sums in parts, if these are cheaper anywhere."""
+        self.split = _sums_in_parts(self.plain.planner)
+        self.knows_sums = True
+
+    def plan_first(self, meter: Meter) -> None:
         """Join the layers of large networks, with their sums in parts where these are cheaper, and try the
         best recipes on such a graph."""
-        plain, planner = self.plain, self.plain.planner
-        rewritten = _sums_in_parts(planner)
-        if rewritten is None:
+        plain, planner, split = self.plain, self.plain.planner, self.split
+        if split is None:
             plain.best = joined(planner, plain.best, meter) or plain.best
-            return
-        other = planner.of_graph(rewritten.graph)
-        other.first_s = planner.first_s
-        best = joined(other, None, meter)
-        self._add(rewritten, other, best, cheapest(plain.best)[:_NUM_FIRST], meter)
+        else:
+            other = planner.of_graph(split.graph)
+            best = joined(other, None, meter)
+            self._add(split, other, best, cheapest(plain.best)[:_NUM_FIRST], meter)
+        self.has_first = True
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
         recipes = cheapest(self.plain.best)[:_NUM_AGAIN]
         for one in self.found[1:]:
             one.best = one.planner.tried(recipes, one.best, meter)
-        for merged in _merged(self.plain.planner, meter):
+        for merged in () if self.knows_merges else _merged(self.plain.planner, meter):
             self._add(merged, self.plain.planner.of_graph(merged.graph), None, recipes, meter)
+        self.knows_merges = True
 
     def _add(
         self,
@@ -184,9 +249,29 @@ class _Found:
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """What was tried, as on the graph before."""
-        attempts = self.best.attempts
-        is_split = self.rewritten is not None and SAME_SUMS in self.rewritten.rules
-        return tuple(map(with_sums_split, attempts)) if is_split else attempts
+        before = "split-sums" if self.splits_sums else ""
+        return tuple(
+            replace(a, what=_joined(before, a.what, self.execution), recipe=self.stated(a.recipe))
+            if a.recipe is not None
+            else a
+            for a in self.best.attempts
+        )
+
+    @property
+    def splits_sums(self) -> bool:
+        """Whether sums are in parts."""
+        return self.rewritten is not None and SAME_SUMS in self.rewritten.rules
+
+    @property
+    def execution(self) -> str:
+        """How the target runs these plans, if not in its own way: where something was not known."""
+        searches = self.planner.backend.searches
+        return self.planner.execution if searches is not None and searches.count() else ""
+
+    def stated(self, recipe: Recipe) -> Recipe:
+        """A recipe of this graph's plans, as one of the graph before."""
+        execution = _joined(recipe.execution, self.execution)
+        return replace(recipe, splits_sums=self.splits_sums, execution=execution)
 
     @property
     def blocks(self) -> Blocks:
@@ -221,6 +306,14 @@ class _Found:
     def try_nearest(self, meter: Meter) -> None:
         """Try recipes that vary the best one."""
         self.best = self.planner.tried(self._portfolio(), self.best, meter)
+
+    def try_again(self, recipes: Sequence[Recipe], meter: Meter) -> None:
+        """Try recipes that were tried on the graph with what was known."""
+        self.best = self.planner.tried(recipes, self.best, meter)
+
+    def try_fastest(self, meter: Meter) -> None:
+        """Try what is planned fastest."""
+        self.best = self.planner.tried(_fastest(self.planner), self.best, meter)
 
     def try_methods(self, meter: Meter) -> None:
         """Try papers, pairs of their methods, and the portfolio."""
@@ -268,6 +361,10 @@ class _Found:
         own = Budget(num_trials, None if left_s is None else max(left_s, LEAST_S))
         self.best = improved(self.planner, self.best, own, meter)
         meter.num_evaluations += len(self.best.attempts) - before
+
+
+def _joined(*texts: str) -> str:
+    return ", ".join(filter(None, texts))
 
 
 def _sums_in_parts(planner: Planner) -> Rewritten | None:

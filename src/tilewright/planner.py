@@ -101,9 +101,11 @@ class Planner:
         self.portfolio: Meter | None = None
         self.decisions: tuple[Decision, ...] = ()  # of a joint plan
         self.seeds: list[Schedule] = []  # of a plan that is improved: every schedule that was made
-        self.first_s = 0.0  # of a budget, what the first plan took
+        self.first_s = self.share_of_first = 0.0  # of a budget, what the first plan took
         self._first: Quality | None = None  # of the schedule that was made first
-        self._quick: tuple[str, Planner] | None = None  # an execution, and what plans so
+        self.execution = ""  # of all plans, where it is not the target's own
+        self._quick: Planner | None = None  # what planned at once
+        self._num_searches = 0  # before it did
         self.given: Schedule | None = None  # of a joint plan: what decisions that are frozen stay as
 
     def begin(self, portfolio: Budget | Meter | None = None) -> Meter:
@@ -128,8 +130,8 @@ class Planner:
             with contextlib.suppress(SearchEnded), ending_with(known):
                 program = self._timed(recipe, meter)
                 return Best(program, recipe, (Attempt(str(recipe), cost_of(program), recipe=recipe),))
-            planner = Planner(self.graph, self.target, searches.without(), self.options, self.clock)
-            self._quick = searches.execution, planner
+            self._quick = self._beside(searches.without(), searches.execution)
+            self._num_searches = searches.count()
             recipe = replace(recipe, execution=searches.execution)
             program = self._timed(recipe, meter)
             return Best(program, recipe, (Attempt(str(recipe), cost_of(program)),))
@@ -142,6 +144,7 @@ class Planner:
         start_s = meter.clock()
         program = self.program(recipe)
         self.first_s = meter.clock() - start_s
+        self.share_of_first = self.first_s / max(self.first_s + (meter.left_s or 0.0), self.first_s, LEAST_S)
         return program
 
     def tried(self, recipes: Iterable[Recipe], best: Best[Program] | None, meter: Meter) -> Best[Program]:
@@ -154,11 +157,26 @@ class Planner:
 
     def of_graph(self, graph: Graph) -> Planner:
         """A planner of what this graph was rewritten to, within the same time."""
-        backend = self.target.backend(graph, self.options)
-        only_better = self.only_better
-        other = Planner(graph, self.target, backend, self.options, self.clock, only_better=only_better)
+        return self._beside(self.target.backend(graph, self.options), self.execution)
+
+    def of_known(self) -> Planner:
+        """A planner of this graph that waits for no searches, with what they found so far and what was
+        planned with it; where none was waited for since the plan at once, the one that made that."""
+        searches = self.backend.searches
+        assert searches is not None, "plans wait for searches"
+        if self._quick is not None and self._num_searches == searches.count():
+            self._quick.first_s, self._quick.share_of_first = self.first_s, self.share_of_first
+            return self._quick
+        other = self._beside(searches.without(), searches.execution)
+        other._partitions, other.seeds, other._first = dict(self._partitions), [*self.seeds], self._first
+        return other
+
+    def _beside(self, backend: Backend, execution: str) -> Planner:
+        graph, only_better = backend.graph, self.only_better
+        other = Planner(graph, backend.target, backend, self.options, self.clock, only_better=only_better)
         other.meter, other.portfolio, other.search_time = self.meter, self.portfolio, self.search_time
-        other.backends = self.backends
+        other.first_s, other.share_of_first = self.first_s, self.share_of_first
+        other.backends, other.execution = self.backends, execution
         other.backends.append(backend)
         return other
 
@@ -187,8 +205,7 @@ class Planner:
 
     def of_execution(self, recipe: Recipe) -> Planner:
         """What plans this graph as a recipe says: itself, or what plans at once."""
-        execution, planner = self._quick or ("", self)
-        return planner if recipe.execution.startswith(execution) else self
+        return self._quick if self._quick and recipe.execution.startswith(self._quick.execution) else self
 
     def stated(self, program: Program, planner: Planner) -> Program:
         """A program of a planner of this one's, as one of this graph."""

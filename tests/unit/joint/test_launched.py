@@ -306,7 +306,7 @@ def test_a_first_plan_waits_for_no_search_of_mappings(
     _product_mapper.cache_clear()
     planner, over = planner_of(chain(), "v100"), Budget(deadline_s=1e-9)
     quick = best_plan(planner, LEFT_OPEN, over)
-    assert quick.recipe.execution == "mappings=quick"
+    assert quick.recipe.execution == "mappings=known"
     backend = planner.of_execution(quick.recipe).backend
     checked = backend.plan(quick.plan.schedule, quick.recipe)  # type: ignore[attr-defined]
     assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(quick.plan), rel=1e-9)
@@ -322,7 +322,7 @@ def test_a_first_plan_of_one_program_searches_for_no_mapping_of_its_parts(
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     _product_mapper.cache_clear()
     planner = planner_of(chain(), "stcp920")
-    assert best_plan(planner, LEFT_OPEN, Budget(deadline_s=1e-9)).recipe.execution == "mappings=quick"
+    assert best_plan(planner, LEFT_OPEN, Budget(deadline_s=1e-9)).recipe.execution == "mappings=known"
     searches = planner.backend.searches
     assert searches is not None
     assert searches.count() == 1, "the one at which plans with searched mappings are given up"
@@ -338,7 +338,7 @@ def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(
     def refused() -> Any:
         raise InternalError("refused by a checker")
 
-    searches = Searches(itertools.count().__next__, "mappings=quick", refused)
+    searches = Searches(itertools.count().__next__, "mappings=known", refused)
     monkeypatch.setattr(type(planner.backend), "searches", searches)
     with pytest.raises(InternalError, match="refused by a checker"):
         best_plan(planner, LEFT_OPEN, Budget(deadline_s=1e-9))

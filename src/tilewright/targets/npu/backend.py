@@ -124,7 +124,7 @@ class NpuBackend(Backend):
 
     @property
     def searches(self) -> Searches:
-        """Of mappings of products, which a quicker search may do instead."""
+        """Of mappings of products; a quicker search may find those that are not known."""
 
         def quick() -> Backend:
             target = with_options(self.target, Spec.parse(f"npu{{{_AT_ONCE}}}"))
@@ -550,7 +550,7 @@ class PlanFigures:
     is_mapped: bool
 
 
-_AT_ONCE = "mappings=quick"
+_AT_ONCE = "mappings=known"
 """The execution of plans that are there at once."""
 
 _SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}

@@ -50,7 +50,9 @@ class NpuTarget:
     input_density: float | None = option(None, "The same of the inputs of products.")
     mapper: MapperName = option("exact", "Mapper that tiles sums of products whose operands are read again.")
     mappings: Effort = option(
-        "search", "How the cores' parts of sums of products are mapped: searched, or by a quicker search."
+        "search",
+        "How the cores' parts of sums of products are mapped: searched, by a quicker search, or as searched "
+        "where that is known and by the quicker search elsewhere.",
     )
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False

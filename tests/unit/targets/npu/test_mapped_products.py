@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,10 @@ from tilewright.hardware.element_types import element_types
 from tilewright.hardware.presets import load_preset, preset_text
 from tilewright.ir.graph import Node
 from tilewright.ir.region import full_region
+from tilewright.loops.mapping import Mapping
+from tilewright.mapping.base import MappingSolution
+from tilewright.targets.npu import mapped_products
+from tilewright.targets.npu.mapped_products import SEARCH, Effort, _product_mapper
 from tilewright.targets.npu.work import Works
 
 
@@ -59,6 +64,42 @@ def test_two_products_of_a_node_share_cores_as_it_is_bound_wherever_operands_lie
     from_main, from_cores = (works.of(node, region, (1, 2, 1, 1), is_whole=w) for w in (True, False))
     assert [w.unit for w in from_main] == [w.unit for w in from_cores] == ["CUBE", "VECTOR"]
     assert all(w.seconds > 0 for w in from_main)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_known_mappings_are_those_that_were_searched_for_and_others_come_at_once(
+    is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TILEWRIGHT_NO_CACHE", "" if is_kept else "1")
+    _product_mapper.cache_clear()
+    machine = load_preset("v100").model_copy()
+
+    def mapping(effort: Effort, rows: int) -> Mapping:
+        works = Works(machine, element_types(machine), effort)
+        products = works.products(_node(rows), ((0, 1), (0, 64), (0, rows), (0, 56)), is_whole=False)
+        assert products is not None
+        return products.parts[0].mapping
+
+    def search(name: str, *_: Any) -> MappingSolution | None:
+        asked.append(name)
+        return solved(name, *_)
+
+    asked: list[str] = []
+    solved = mapped_products._solved
+    monkeypatch.setattr(mapped_products, "_solved", search)
+    searched = mapping("search", 19)
+    assert asked == [SEARCH]
+    if is_kept:
+        _product_mapper.cache_clear()  # another process
+    assert mapping("known", 19) == searched
+    assert asked == [SEARCH]
+    at_once = mapping("known", 56)
+    assert len(asked) == 2
+    assert asked[1] != SEARCH
+    mapping("search", 56)
+    assert asked[2:] == [SEARCH], "what is known takes no place of what is searched for"
+    assert at_once == mapping("quick", 56)
 
 
 @pytest.mark.parametrize(("level", "num_whole"), [("L1", 1), ("LLB", 1), ("DDR", 0)])
