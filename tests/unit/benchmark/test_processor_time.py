@@ -1,0 +1,23 @@
+"""Budgets of benchmarks that run by processor time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from benchmarks.joint import count_processor_time
+
+from tilewright.planning.budget import UNLIMITED, Budget
+
+
+def test_what_passes_before_a_budget_begins_is_not_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1.0
+    monkeypatch.setattr(Budget, "start", Budget.start)  # is put back
+    monkeypatch.setattr(time, "process_time", lambda: now_s)
+    count_processor_time()
+    now_s = 4.0  # a network was loaded
+    meter = Budget(UNLIMITED, deadline_s=5.0).start()
+    now_s = 8.5
+    assert not any(meter.is_over for _ in range(16))
+    now_s = 9.5
+    assert any(meter.is_over for _ in range(8)), "it is looked at every few questions"
