@@ -90,7 +90,7 @@ def joint_plan(
                 ahead = _Graphs(known)
                 with meter.share(0.6):
                     ahead.run(meter)
-                if known.execution:
+                if known.planner.stated_execution:
                     recipes = cheapest(known.best)[:_NUM_AGAIN]
                     graphs.found += ahead.found
                 else:  # no plan waits for a search
@@ -154,8 +154,8 @@ class _Graphs:
 
     @property
     def best(self) -> _Found:
-        """The graph whose plan is the best, the first of equals."""
-        return min(self.found, key=lambda one: one.cost)
+        """The graph whose plan is the best; of equals the first whose blocks are priced as the plan is."""
+        return min(self.found, key=lambda one: (one.cost, one.best.recipe.execution != ""))
 
     def steps(self, recipes: Sequence[Recipe]) -> Iterator[Step]:
         """All that is tried: on the graph that is better at first, then on the others."""
@@ -205,7 +205,7 @@ class _Graphs:
             other = planner.of_graph(split.graph)
             best = joined(other, None, meter)
             self._add(split, other, best, cheapest(plain.best)[:_NUM_FIRST], meter)
-        self.has_first = True
+        self.has_first = self.knows_sums  # where the time ended before, sums are still to be planned
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
@@ -251,7 +251,9 @@ class _Found:
         """What was tried, as on the graph before."""
         before = "split-sums" if self.splits_sums else ""
         return tuple(
-            replace(a, what=_joined(before, a.what, self.execution), recipe=self.stated(a.recipe))
+            replace(
+                a, what=_joined(before, a.what, self.planner.stated_execution), recipe=self.stated(a.recipe)
+            )
             if a.recipe is not None
             else a
             for a in self.best.attempts
@@ -262,15 +264,9 @@ class _Found:
         """Whether sums are in parts."""
         return self.rewritten is not None and SAME_SUMS in self.rewritten.rules
 
-    @property
-    def execution(self) -> str:
-        """How the target runs these plans, if not in its own way: where something was not known."""
-        searches = self.planner.backend.searches
-        return self.planner.execution if searches is not None and searches.count() else ""
-
     def stated(self, recipe: Recipe) -> Recipe:
         """A recipe of this graph's plans, as one of the graph before."""
-        execution = _joined(recipe.execution, self.execution)
+        execution = _joined(recipe.execution, self.planner.stated_execution)
         return replace(recipe, splits_sums=self.splits_sums, execution=execution)
 
     @property

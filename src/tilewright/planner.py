@@ -171,6 +171,12 @@ class Planner:
         other._partitions, other.seeds, other._first = dict(self._partitions), [*self.seeds], self._first
         return other
 
+    @property
+    def stated_execution(self) -> str:
+        """How the target runs these plans, if not in its own way: where something was not known."""
+        searches = self.backend.searches
+        return self.execution if searches is not None and searches.count() else ""
+
     def _beside(self, backend: Backend, execution: str) -> Planner:
         graph, only_better = backend.graph, self.only_better
         other = Planner(graph, backend.target, backend, self.options, self.clock, only_better=only_better)

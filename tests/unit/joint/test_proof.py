@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf, isclose
+from pathlib import Path
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -41,10 +42,12 @@ from tilewright.joint.launched.proof import (
     WITHOUT_LANES,
     Declared,
     Proof,
+    _Level,
+    _Proving,
     prove,
 )
 from tilewright.joint_blocks import Blocks, with_bounds
-from tilewright.joint_plan import _Found, begun
+from tilewright.joint_plan import _Found, _Graphs, _of_known, begun
 from tilewright.options import Options
 from tilewright.planner import LEFT_OPEN, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Rule, Status
@@ -53,6 +56,7 @@ from tilewright.progress import SearchEnded
 from tilewright.schedule.base import Group, Instance, Stage
 from tilewright.schedule.space import SCHEDULES
 from tilewright.target_ref import TargetRef
+from tilewright.targets.npu.mapped_products import _product_mapper
 
 MACHINES = ("v100", "jetson-nano", "a310")
 MEMORIES = ("longest-liveness", "longest-liveness{pack=next-fit}", "largest-size{most_bytes=4096+4096}")
@@ -144,7 +148,7 @@ class Case:
         most_priced: float = inf,
         most_layers: int = UNLIMITED,
         is_interrupted: bool = False,
-        is_late: bool = False,
+        is_late: Callable[[], bool] = lambda: False,
     ) -> Proof:
         layers = [Content.of_kernel([layer]) for layer in self.layers]
         cost = sum(map(self.pricer.cost, layers))
@@ -167,7 +171,7 @@ class Case:
             is_due,
             lambda contents, cost: self.published.append(cost),
             most_layers,
-            lambda: is_late,
+            is_late,
         )
         assert found is not None
         return found
@@ -358,10 +362,69 @@ def test_a_joint_plan_says_of_which_space_it_is_the_best() -> None:
 def test_a_late_proof_publishes_each_better_plan_at_once() -> None:
     early, late = Case("siblings", "jetson-nano"), Case("siblings", "jetson-nano")
     cost = early.proof().cost
-    assert late.proof(is_late=True).cost == cost
+    assert late.proof(is_late=lambda: True).cost == cost
     assert early.published[-1] == late.published[-1] == cost
     assert len(early.published) < len(late.published)
     assert late.published == sorted(late.published, reverse=True)
+
+
+def test_a_better_plan_found_before_it_gets_late_is_published_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, rounds, num_published = Case("fork", "a310"), list[str](), list[int]()
+    search = _Proving._round
+
+    def noted(self: _Proving, level: _Level) -> str:
+        num_published.append(len(case.published))
+        rounds.append(search(self, level))
+        return rounds[-1]
+
+    monkeypatch.setattr(_Proving, "_round", noted)
+    case.proof(is_late=lambda: rounds[-1] == "open")
+    assert (rounds[:2], num_published[:3]) == (["better", "open"], [0, 0, 1])
+
+
+def test_bounds_of_layers_are_of_the_mappings_that_are_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    _product_mapper.cache_clear()
+    planner, meter = planner_of(diamond(), "jetson-nano"), Budget(UNLIMITED, deadline_s=1e6).start()
+    best = planner.at_once(meter)
+    assert best is not None
+    plain = _Found(planner, best, None)
+    known = _of_known(plain, meter)
+    graphs = _Graphs(plain)
+    graphs.found.append(known)
+    assert graphs.best is known, "whose blocks are priced as the plan that costs the same is"
+    rule = Rule("with mappings=known")
+    for found in (known, _Found(planner, Best(planner.program(known.best.recipe), known.best.recipe), None)):
+        found.prove(meter)
+        bounds = {bound.space for bound in found.best.plan.schedule.quality.bounds}
+        layers = [space for space in bounds if {WHOLE_LAYERS.rules[-1], WITHOUT_LANES} & set(space.rules)]
+        assert len(layers) > 1
+        assert all((rule in space.rules) == (found is known) for space in layers)
+
+
+def test_decisions_are_of_blocks_that_are_placed_as_in_the_plan() -> None:
+    for memory, is_told in ((MEMORIES[0], True), (MEMORIES[1], False)):
+        case, recipe = Case("diamond", "a310"), Recipe("layerwise", "sequential", memory)
+        best, blocks = Best(case.planner.program(recipe), recipe), Blocks(case.planner, None, MEMORIES[0])
+        blocks.proven(best, Budget(UNLIMITED).start())
+        over = Budget(UNLIMITED, deadline_s=1e-9).start()
+        case.planner.decisions = ()
+        blocks.proven(best, over)
+        assert bool(case.planner.decisions) == is_told
+
+
+def test_sums_found_after_a_first_run_are_planned_in_the_next() -> None:
+    planner = planner_of(diamond(), "v100")
+    recipe = Recipe("layerwise", "sequential", MEMORIES[0])
+    graphs, meter = _Graphs(_Found(planner, Best(planner.program(recipe), recipe), None)), Budget(9).start()
+    graphs.plan_first(meter)  # the time for finding sums was too short
+    steps = [step for step, _ in itertools.islice(graphs.steps(()), 2)]
+    assert steps == [graphs.split_sums, graphs.plan_first]
+    for step in steps:
+        step(meter)
+    assert next(graphs.steps(()))[0] not in steps
 
 
 def test_a_plan_is_proven_among_blocks_that_are_placed_as_its_own() -> None:

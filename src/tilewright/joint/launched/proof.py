@@ -146,7 +146,8 @@ def prove(
 ) -> Proof | None:
     """The cheapest plan of the space that holds some blocks, as far as the budget goes, and so far as blocks
     that are not known have at most so many layers; None: too large. Better plans are published when a space
-    is proven or the budget ends, and at once when `is_late`: what publishes them needs a part of it."""
+    is proven or the budget ends, and at once when `is_late`, that found before included: what publishes them
+    needs a part of it."""
     graph = _layer_graph(pricer, moves, moves.layers_cut_by([content.mask for content in best]))
     ideals = graph.ideals(MOST_IDEALS)
     rules = () if ideals is not None else (IN_ORDER,)
@@ -274,7 +275,7 @@ class _Proving:
                 found = self._round(before[number])
                 # A better plan has to be proven in smaller spaces first.
                 number = 0 if found == "better" else number + (found == "closed")
-                if found in ("closed", "ends") or (found == "better" and self.is_late()):
+                if found in ("closed", "ends") or (self.best != self.published and self.is_late()):
                     self._publish()
                 if found == "ends":
                     return

@@ -329,7 +329,8 @@ class _Search:
 
     def _as_found(self) -> _Best:
         note = f"{len(self.lattice.num_tiles)} tiles, {self.num_search_states} partial mappings"
-        return replace(self.best, num_search_states=self.num_search_states, note=note)
+        num_states = self.num_search_states
+        return replace(self.best, num_search_states=num_states, is_cut_off=self.is_cut_off, note=note)
 
     def run_within(self, known: _Best) -> _Best:
         """A mapping of less energy that takes no longer than a known one, quickly; else that one."""

@@ -27,7 +27,7 @@ from tilewright.memory.scopes import ScopePlan
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
-from tilewright.planning import UNLIMITED, Budget, Limits, Meter, Provenance, Quality, Spec, Status
+from tilewright.planning import UNLIMITED, Budget, Limits, Meter, Provenance, Quality, Rule, Spec, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import Recipe
@@ -307,6 +307,8 @@ class NpuBackend(Backend):
         bound = bound_in_time(plan, self.works, self.graph, meter)
         if bound is None or bound.value <= quality.highest.value:
             return program
+        if program.recipe.execution.startswith(_AT_ONCE):  # by searched mappings boxes may take less
+            bound = replace(bound, space=bound.space.keeping(Rule(f"with {_AT_ONCE}")))
         cut_off = quality.status is Status.CUT_OFF
         quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)
         return replace(program, schedule=replace(program.schedule, quality=quality))
