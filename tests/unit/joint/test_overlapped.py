@@ -307,6 +307,20 @@ def test_plans_of_others_come_when_moves_find_nothing_more() -> None:
     assert search(judge, moves, start, Budget(9).start(), lambda *_: None).cost == 9.0
 
 
+def test_where_nothing_gains_the_search_goes_on_from_its_second_start() -> None:
+    judge = Numbers([10.0, 20.0, 30.0, 40.0, 12.0, 5.0, 20.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+    moves, budget = Steps(judge, (1, 2)), Budget(9)
+
+    def second() -> Judged | None:
+        return judge(judge.plan(4), 1e9)
+
+    best = search(judge, moves, start, budget.start(), lambda *_: None, second=second, length=2)
+    assert judge.asked == [0, 1, 2, 4, 5, 6]
+    assert best.cost == 5.0
+
+
 def test_kinds_of_moves_that_gain_are_drawn_more_often() -> None:
     graph = integer_network(1)
     plan = layer_by_layer(graph)

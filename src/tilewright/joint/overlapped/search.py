@@ -6,7 +6,7 @@ that of some steps ago, so that a way may lead through worse plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from tilewright.joint.overlapped.moves import Beginning, Moves
@@ -44,6 +44,24 @@ class Judge(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Walk:
+    """A way of the search: where it is, its best plan, what late acceptance compares with, the steps of its
+    opening that are left, and how many trials ago its best plan was found."""
+
+    current: Judged
+    best: Judged
+    costs: list[float]
+    first: Iterator[Beginning]
+    is_opening: bool = True
+    num_since: int = 0
+
+    @classmethod
+    def of(cls, start: Judged, opening: Sequence[Beginning], length: int) -> _Walk:
+        """The one from a plan on."""
+        return cls(start, start, [start.cost] * length, iter(opening))
+
+
 def search(
     judge: Judge,
     moves: Moves,
@@ -52,31 +70,44 @@ def search(
     report: Callable[[Judged, str, float], None],
     opening: Sequence[Beginning] = (),
     *,
+    second: Callable[[], Judged | None] = lambda: None,
     length: int = LENGTH,
 ) -> Judged:
     """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
     what was done to get it, and the least cost so far. The steps of an `opening` are taken first; the search
     goes on from the best plan of them. Plans of other planners are tried in between: after one that was
-    better the opening's steps from there, then the next one, else after twice as many steps as before."""
-    best = current = start
-    costs = [start.cost] * length
+    better the opening's steps from there, then the next one, else after twice as many steps as before.
+    Where `length` trials in a row found no better plan, it goes on from a `second` start in the same way if
+    there is one, and from then on with the two in turns, each as long as it gains."""
+    walk, best = _Walk.of(start, opening, length), start
+    waiting: _Walk | None = None
+    is_alone = False
     seen = {start.plan}
     step = refused = 0
-    is_paid, is_opening = False, True
-    first = iter(opening)
+    is_paid = False
     due, between = 0, 1
     while True:
-        beginning, other = next(first, None), None
         is_stuck = refused >= _MOST_DRAWN
-        if beginning is None and is_opening:
-            is_opening, current, costs = False, best, [best.cost] * length
+        if not is_alone and not walk.is_opening and (walk.num_since >= length or is_stuck):
+            if waiting is None and (found := second()) is not None:
+                waiting = _Walk.of(found, opening, length)
+            is_alone = waiting is None or is_stuck
+            if waiting is not None:
+                walk, waiting, refused = waiting, walk, 0
+                walk.num_since, is_stuck = 0, False
+        beginning, other = next(walk.first, None), None
+        if beginning is None and walk.is_opening:
+            walk.is_opening, walk.current, walk.costs = False, walk.best, [walk.best.cost] * length
         if beginning is None and (step >= due or is_stuck):
-            other = moves.another(best.plan)
+            other = moves.another(walk.best.plan)
             if other is not None:
                 due, between = step + between, min(2 * between, _MOST_BETWEEN)
             elif is_stuck:
                 break
-        move = other or (beginning(best.plan) if beginning else moves.draw(current.plan, weights_of(current)))
+        current, costs = walk.current, walk.costs
+        move = other or (
+            beginning(walk.best.plan) if beginning else moves.draw(current.plan, weights_of(current))
+        )
         if move is None or move.plan in seen:
             refused += 1
             continue
@@ -87,21 +118,23 @@ def search(
         found = judge(move.plan, most)
         is_paid = found is None or found.is_known
         refused = refused + 1 if is_paid else 0
+        walk.num_since += not is_paid
         if found is None or not found.is_known:
-            gain = 0.0 if found is None else max(0.0, 1 - found.cost / best.cost)
+            gain = 0.0 if found is None else max(0.0, 1 - found.cost / walk.best.cost)
             moves.learn(move, gain)
         if found is None:
             continue
         if found.cost <= most:
-            current = found
-            if found.cost < best.cost:
-                best = found
+            walk.current = found
+            if found.cost < walk.best.cost:
+                walk.best, walk.num_since = found, 0
+                best = min(best, found, key=lambda judged: judged.cost)
                 if other is not None:
-                    due, between, first, is_opening = step + 1, 1, iter(opening), True
+                    due, between, walk.first, walk.is_opening = step + 1, 1, iter(opening), True
         if found.is_known:
             continue
         report(found, move.what, best.cost)
-        costs[step % length] = current.cost
+        costs[step % length] = walk.current.cost
         step += 1
     return best
 

@@ -14,7 +14,16 @@ from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Numbered
 from tilewright.joint.overlapped.kernels import Kernels
 from tilewright.joint.overlapped.moves import Moves
-from tilewright.joint.overlapped.plan import NAME, RULES, Nest, NestPlan, arranged, kernels_of, plan_of
+from tilewright.joint.overlapped.plan import (
+    NAME,
+    RULES,
+    Nest,
+    NestPlan,
+    arranged,
+    kernels_of,
+    nests_of,
+    plan_of,
+)
 from tilewright.joint.overlapped.search import Judged, search
 from tilewright.partition import check_cut
 from tilewright.partition.base import Partition, PartitionProblem, kept_as
@@ -211,7 +220,8 @@ def improved(
         own = max(0.5, 1 - (whole_s - left_s) / max(left_s, _LEAST_S))
     try:
         with meter.share(own):
-            search(judge, moves, judged, meter, report, moves.opening())
+            opening = moves.opening()
+            search(judge, moves, judged, meter, report, opening, second=lambda: _in_runs(judge, start))
     except SearchEnded:
         pass
     except KeyboardInterrupt:
@@ -231,3 +241,16 @@ def _made(judge: NestJudge, plan: NestPlan, make: MakeProgram) -> Program:
     problem, partition = judge.problem, schedule.partition
     require_right("a searched partition", lambda: check_cut(problem.graph, partition, problem.analysis.maps))
     return make(partition, recipe_of(placed), stages=schedule.stages)
+
+
+def _in_runs(judge: NestJudge, start: Program) -> Judged | None:
+    """A program cut into runs of kernels that end together, with the rule that comes nearest to its order;
+    None where it runs so already."""
+    whole = judge.plan_of(start.schedule, start.recipe)
+    if whole is None:
+        return None
+    plans = [replace(whole, nests=nests_of(judge.numbered, start.schedule, rule)) for rule in RULES]
+    if whole in plans:
+        return None
+    found = [judged for plan in plans if (judged := judge(plan, float("inf"))) is not None]
+    return min(found, key=lambda judged: judged.cost, default=None)
