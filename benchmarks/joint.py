@@ -114,6 +114,7 @@ def line(row: dict[str, Any]) -> str:
     )
     return f"| {' | '.join(cells)} |"
 
+
 _CLOCK_STEP_S = 0.001
 """For which processor time is taken as it was: to ask for it is slow."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
-from functools import partial
 
 from tilewright.comparison import (
     COMBINED,
@@ -52,21 +51,18 @@ Step = tuple[Callable[[Meter], None], float]
 
 
 def begun(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE_PORTFOLIO) -> Best[Program]:
-    """The best of layers one by one and of what the papers propose that are planned fastest; where decisions
-    are frozen, the plan that has these. `portfolio` is as for `best_plan`."""
+    """Layers one by one, where time is limited and that is there at once; else the best of it and of what the
+    papers propose that are planned fastest; where decisions are frozen, the plan that has these. `portfolio`
+    is as for `best_plan`."""
     meter = planner.begin(portfolio)
     if planner.options.only:
         return plan_with_frozen(planner, asked)
     with ending_with(meter):
         best = planner.at_once(meter)
-        if best is None:
-            with meter.share(0.3):
-                return planner.tried(_fastest(planner), None, meter)
-        share_s = 0.3 * (meter.left_s or 0.0)
-        if _waits(planner, best) and not is_large(planner) and share_s > planner.first_s:
-            with meter.share(0.3):
-                return planner.tried(itertools.islice(_fastest(planner), 1), best, meter)
-        return best
+        if best is not None:
+            return best
+        with meter.share(0.3):
+            return planner.tried(_fastest(planner), None, meter)
 
 
 def joint_plan(
@@ -84,18 +80,16 @@ def joint_plan(
             plain.prove(meter)
             return plain.best, planner.backend
         with meter.share(0.85):
-            recipes: Sequence[Recipe] = ()
             if meter.left_s is not None and planner.backend.searches is not None and not planner.options.only:
-                known = _of_known(plain, meter)
+                known = _of_known(plain)
                 ahead = _Graphs(known)
                 with meter.share(0.6):
                     ahead.run(meter)
                 if known.planner.stated_execution:
-                    recipes = cheapest(known.best)[:_NUM_AGAIN]
-                    graphs.found += ahead.found
+                    graphs.go_on_from(ahead)
                 else:  # no plan waits for a search
                     graphs = ahead
-            graphs.run(meter, recipes)
+            graphs.run(meter)
         chosen = graphs.best
         chosen.prove(meter)
     attempts = (a for one in dict.fromkeys((plain, *graphs.found)) for a in one.attempts)
@@ -118,22 +112,10 @@ def _fastest(planner: Planner) -> Iterator[Recipe]:
     yield from itertools.islice(of_papers(memory), NUM_FAST)
 
 
-def _waits(planner: Planner, best: Best[Program]) -> bool:
-    """Whether searches have to end before there is a better plan of layers one by one."""
-    return planner.of_execution(best.recipe) is not planner
-
-
-def _of_known(plain: _Found, meter: Meter) -> _Found:
-    """The graph with what searches have found so far in place of those that plans wait for; layers one by one
-    are planned anew where more is known than in the plan at once, if there is time for that."""
+def _of_known(plain: _Found) -> _Found:
+    """The graph with what searches have found so far in place of those that plans wait for."""
     planner, best = plain.planner, plain.best
     known, recipe = planner.of_known(), replace(best.recipe, execution="")
-    made_at_once = planner.of_execution(best.recipe)
-    if known is not made_at_once and made_at_once is not planner:
-        if 0.3 * (meter.left_s or 0.0) > planner.first_s:
-            with meter.ending_early(), meter.share(0.5):
-                return _Found(known, known.tried((recipe,), None, meter), None)
-        known = made_at_once
     attempt = Attempt(str(recipe), cost_of(best.plan), recipe=recipe)
     return _Found(known, Best(replace(best.plan, recipe=recipe), recipe, (attempt,)), None)
 
@@ -147,6 +129,7 @@ class _Graphs:
     split: Rewritten | None = field(init=False, default=None)
     knows_sums: bool = field(init=False, default=False)
     has_first: bool = field(init=False, default=False)
+    ahead: _Graphs | None = field(init=False, default=None)
     knows_merges: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -157,13 +140,22 @@ class _Graphs:
         """The graph whose plan is the best; of equals the first whose blocks are priced as the plan is."""
         return min(self.found, key=lambda one: (one.cost, one.best.recipe.execution != ""))
 
-    def steps(self, recipes: Sequence[Recipe]) -> Iterator[Step]:
+    def go_on_from(self, ahead: _Graphs) -> None:
+        """Take over what was found with known mappings: what is best then comes first, and sums stay in the
+        same parts. Layers of large networks are joined anew."""
+        self.ahead, self.found = ahead, [*self.found, *ahead.found]
+        self.split, self.knows_sums = ahead.split, ahead.knows_sums
+        self.has_first = ahead.has_first and not is_large(self.plain.planner)
+
+    def steps(self) -> Iterator[Step]:
         """All that is tried: on the graph that is better at first, then on the others."""
         planner, options = self.plain.planner, self.plain.planner.options
-        if recipes:
-            yield partial(self.plain.try_again, recipes), 0.3
+        if self.ahead is not None:
+            yield self.plan_again, 0.5
         if not self.knows_sums:
             yield self.split_sums, 0.5
+        if not (options.only or is_large(planner) or self.ahead is not None):
+            yield self.plain.try_fastest, 0.3
         if not self.has_first:
             yield self.plan_first, 0.95 if is_large(planner) else 0.5
         if not options.only:
@@ -181,9 +173,9 @@ class _Graphs:
         if not options.only:
             yield self.best.search_kernels, 1.0
 
-    def run(self, meter: Meter, recipes: Sequence[Recipe] = ()) -> None:
-        """Try all, some recipes before. No step has less time than a plan takes, so that it may have one."""
-        for step, share in self.steps(recipes):
+    def run(self, meter: Meter) -> None:
+        """Try all. No step has less time than a plan takes, so that it may have one."""
+        for step, share in self.steps():
             left_s = meter.left_s
             if left_s is not None and left_s > 0:
                 share = max(share, min(_OF_FIRST * self.plain.planner.first_s / left_s, 1.0))
@@ -194,6 +186,20 @@ class _Graphs:
         """Find the graph with sums in parts, if these are cheaper anywhere."""
         self.split = _sums_in_parts(self.plain.planner)
         self.knows_sums = True
+
+    def plan_again(self, meter: Meter) -> None:
+        """Plan the best graphs as they were planned best with known mappings."""
+        assert self.ahead is not None, "that was done"
+        for known in sorted(self.ahead.found, key=lambda one: one.cost)[:_NUM_FIRST]:
+            recipes, rewritten = cheapest(known.best)[:_NUM_AGAIN], known.rewritten
+            if rewritten is None:
+                one: _Found | None = self.plain
+                self.plain.try_again(recipes, meter)
+            else:
+                one = self._add(rewritten, self.plain.planner.of_graph(rewritten.graph), None, recipes, meter)
+            if one is not None and known.best.recipe.partition == COMBINED.partition:
+                one.planner.seeds.append(min(known.planner.seeds, key=lambda seed: seed.quality.cost))
+                one.search_blocks(meter)
 
     def plan_first(self, meter: Meter) -> None:
         """Join the layers of large networks, with their sums in parts where these are cheaper, and try the
@@ -223,13 +229,15 @@ class _Graphs:
         best: Best[Program] | None,
         recipes: Sequence[Recipe],
         meter: Meter,
-    ) -> None:
+    ) -> _Found | None:
         """Add what recipes make of a rewritten graph, if there is a plan before the time ends."""
         if recipes:
             with meter.ending_early():
                 best = planner.tried(recipes, best, meter)
-        if best is not None:
-            self.found.append(_Found(planner, best, self.plain.prices, rewritten))
+        if best is None:
+            return None
+        self.found.append(_Found(planner, best, self.plain.prices, rewritten))
+        return self.found[-1]
 
 
 @dataclass(slots=True, eq=False)

@@ -19,6 +19,7 @@ from tilewright.compiler import plan_optimised
 from tilewright.errors import InfeasibleMapping, InternalError, UsageError
 from tilewright.ir.graph import Graph, Value
 from tilewright.joint.base import bits
+from tilewright.joint.launched import splitting
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import Decision, decisions_of
 from tilewright.joint.launched.merging import merges_within_kernels
@@ -27,11 +28,12 @@ from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.joint.launched.splitting import parts_of_sums
 from tilewright.options import Options
+from tilewright.partition.base import Partition
 from tilewright.planner import LEFT_OPEN, Planner, cost_of, machine_of
-from tilewright.planning import Budget, Provenance, Status
+from tilewright.planning import UNLIMITED, Budget, Provenance, Status
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, checkpoint, interrupt_search
+from tilewright.progress import PhaseClock, SearchEnded, checkpoint, interrupt_search
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
@@ -40,7 +42,8 @@ from tilewright.schedule.space import SAME_SUMS
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import Searches, SimulatedCode
-from tilewright.targets.npu.mapped_products import _product_mapper
+from tilewright.targets.npu import mapped_products
+from tilewright.targets.npu.mapped_products import SEARCH, _product_mapper
 
 MACHINES = ("v100", "jetson-nano")
 RECIPES = tuple(
@@ -390,6 +393,47 @@ def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
     code = split.backend.generate(split.program)
     assert isinstance(code, SimulatedCode)
     assert first_difference(compare_values(code, Tolerance())) is None
+
+
+def test_sums_in_parts_are_found_and_planned_before_a_search_of_mappings_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    _product_mapper.cache_clear()
+    planner, num_clocked = planner_of(deep_and_small(), "v100"), itertools.count()
+    planner.options = replace(planner.options, plan="joint")
+    solved, split = mapped_products._solved, splitting.with_split_sums
+    planned: list[tuple[bool, str]] = []
+    num_split = 0
+
+    def ended(name: str, *asked: Any) -> Any:
+        if name == SEARCH:
+            raise SearchEnded
+        return solved(name, *asked)
+
+    def split_once(layers: Partition, *asked: Any) -> Any:
+        nonlocal num_split
+        num_split += layers.graph is planner.graph
+        return split(layers, *asked)
+
+    def program(self: Planner, recipe: Recipe) -> Program:
+        planned.append((self.graph is planner.graph, recipe.partition))
+        return made(self, recipe)
+
+    made = Planner.program
+    monkeypatch.setattr(Planner, "program", program)
+    monkeypatch.setattr(mapped_products, "_solved", ended)
+    monkeypatch.setattr(splitting, "with_split_sums", split_once)
+    meter = Budget(UNLIMITED, deadline_s=10_000.0).start(num_clocked.__next__)
+    found, backend = joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, meter))
+    recipe = found.plan.recipe
+    assert (recipe.splits_sums, recipe.execution) == (True, "mappings=known")
+    assert num_split == 1, "what is found with known mappings is not looked for again"
+    before = {name for is_whole, name in itertools.takewhile(lambda one: one[0], planned)}
+    assert {"layerwise", "ago", "graphturbo"} <= before, "the best of them are tried on the other graph"
+    code = backend.generate(found.plan)
+    assert isinstance(code, SimulatedCode)
+    assert code.cost.time_s * 1e9 == pytest.approx(cost_of(found.plan))
 
 
 @pytest.mark.parametrize("planners", [("layerwise", "ios"), ("graphturbo", "greedy")])
