@@ -54,8 +54,8 @@ def _parts(numbered: Numbered, subgraph: Subgraph, node: Node, machine: Machine)
     part = numbered.part(content).partition
     twin = part.graph.nodes[subgraph.nodes.index(node)]
     filled = {1: machine.cores_worth(twin)}
-    count = 2
-    while count <= _MOST_PARTS and summed_channels(node) % count == 0:
+    count, enough = 2, _AS_FULL * machine.limits.num_cores  # no number of parts fills clearly more
+    while count <= _MOST_PARTS and summed_channels(node) % count == 0 and filled[count // 2] < enough:
         sums = split_sums(part.graph, {twin: count}, is_priced_only=True).sums[twin]
         filled[count] = machine.cores_worth(sums)
         count *= 2
