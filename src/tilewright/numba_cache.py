@@ -18,7 +18,7 @@ import numba
 from numba.core import caching, compiler, event, serialize
 
 from tilewright.private_files import LOOPS, PrivateFolder, Records, cache_place, keeps_nothing
-from tilewright.progress import NOTICE, checkpoint
+from tilewright.progress import NOTICE, checkpoint, require_compiling
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,11 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
         return next((str(records.folder.path(LOOPS)) for records in self._places()), None)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The function compiled for a signature; None if it is not there."""
+        """The function compiled for a signature; None if it is not there.
+
+        Raises:
+            WouldCompile: it is not, and what asks for it does not wait.
+        """
         target_context.refresh()
         name = self._name(sig, target_context.codegen())
         for records in self._places():
@@ -72,6 +76,7 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
                 continue
             if stored is not None:
                 return compiler.CompileResult._rebuild(target_context, *pickle.loads(stored))
+        require_compiling()
         _announce()
         return None
 

@@ -104,6 +104,37 @@ def checkpoint() -> None:
         raise SearchEnded
 
 
+_may_compile: ContextVar[bool] = ContextVar("tilewright_may_compile", default=True)
+
+
+class WouldCompile(Exception):
+    """A loop has no machine code yet, and what asks for it does not wait for the compiler."""
+
+
+@contextlib.contextmanager
+def without_compiling() -> Iterator[None]:
+    """Meanwhile loops run that are compiled, or kept from an earlier run.
+
+    Raises:
+        WouldCompile: another one was called.
+    """
+    token = _may_compile.set(False)
+    try:
+        yield
+    finally:
+        _may_compile.reset(token)
+
+
+def require_compiling() -> None:
+    """Called before a loop is compiled.
+
+    Raises:
+        WouldCompile: what runs is `without_compiling`.
+    """
+    if not _may_compile.get():
+        raise WouldCompile
+
+
 class PhaseClock:
     """A clock of the steps, which reports them and ends a compilation that takes longer than it may."""
 

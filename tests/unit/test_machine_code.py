@@ -33,6 +33,26 @@ def twice():
 print(twice(), sum(twice.stats.cache_hits.values()))
 """
 
+_WITHOUT = """
+from tilewright.machine_code import compiled
+from tilewright.progress import WouldCompile, without_compiling
+
+
+@compiled
+def number():
+    return 1
+
+
+with without_compiling():
+    try:
+        print(number())
+    except WouldCompile:
+        print("refused")
+number()
+with without_compiling():
+    print(number())
+"""
+
 
 @pytest.mark.sampled(0)
 def test_code_is_compiled_anew_when_a_function_that_it_calls_has_changed(tmp_path: Path) -> None:
@@ -46,6 +66,15 @@ def test_code_is_compiled_anew_when_a_function_that_it_calls_has_changed(tmp_pat
     assert result(1) == "2 0\n"
     assert result(1) == "2 1\n"
     assert result(21) == "42 0\n"
+
+
+@pytest.mark.sampled(0)
+def test_what_waits_for_no_compiler_runs_what_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(_WITHOUT)
+    command = [sys.executable, "-B", "loop.py"]
+    for answer in ("refused\n1\n", "1\n1\n"):
+        ran = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+        assert ran.stdout == answer
 
 
 @pytest.mark.sampled(0)

@@ -39,7 +39,7 @@ from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, FixedSpat
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
-from tilewright.progress import checkpoint
+from tilewright.progress import WouldCompile, checkpoint, without_compiling
 from tilewright.targets.npu.kept_mappings import kept_mapping
 from tilewright.targets.npu.ports import SameMachine
 from tilewright.targets.npu.rates import Rate
@@ -53,6 +53,8 @@ _MAPPERS: Mapping[str, str] = {
     "search": SEARCH,
     "quick": "exact{at_once=true, max_search_states=1000, pads=false}",
 }
+_AT_FIRST = "paper"
+"""The mapper where the loops of these are not compiled, which takes seconds: GraphTurbo's rule has none."""
 
 _IDLE = 1.1  # a cut mapping that takes so much longer than its share of the layer's is given up
 
@@ -356,7 +358,10 @@ class ProductMapper:
 
         def missing() -> LoopMapping | None:
             self.num_searched += 1
-            return kept("quick")
+            with suppress(WouldCompile), without_compiling():
+                return kept("quick")
+            answer = _solved(_AT_FIRST, problem, part, constraints)
+            return None if answer is None else answer.mapping
 
         if self.effort == "known":
             mapping = kept_mapping(question(SEARCH), missing, keeps=False)

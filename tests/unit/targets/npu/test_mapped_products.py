@@ -19,6 +19,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.region import full_region
 from tilewright.loops.mapping import Mapping
 from tilewright.mapping.base import MappingSolution
+from tilewright.progress import require_compiling
 from tilewright.targets.npu import mapped_products
 from tilewright.targets.npu.mapped_products import SEARCH, Effort, _product_mapper
 from tilewright.targets.npu.work import Works
@@ -100,6 +101,30 @@ def test_known_mappings_are_those_that_were_searched_for_and_others_come_at_once
     mapping("search", 56)
     assert asked[2:] == [SEARCH], "what is known takes no place of what is searched for"
     assert at_once == mapping("quick", 56)
+
+
+def test_mappings_at_once_wait_for_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    machine, solved, asked = load_preset("v100").model_copy(), mapped_products._solved, list[str]()
+
+    def products(effort: Effort) -> Mapping:
+        _product_mapper.cache_clear()
+        works = Works(machine, element_types(machine), effort)
+        found = works.products(_node(23), ((0, 1), (0, 64), (0, 23), (0, 56)), is_whole=False)
+        assert found is not None
+        return found.parts[0].mapping
+
+    def uncompiled(name: str, *_: Any) -> MappingSolution | None:
+        asked.append(name)
+        if name != "paper":
+            require_compiling()
+        return solved(name, *_)
+
+    monkeypatch.setattr(mapped_products, "_solved", uncompiled)
+    products("known")
+    assert asked[1:] == ["paper"]
+    monkeypatch.setattr(mapped_products, "_solved", solved)
+    assert products("known") == products("quick"), "as soon as that is compiled"
 
 
 @pytest.mark.parametrize(("level", "num_whole"), [("L1", 1), ("LLB", 1), ("DDR", 0)])
