@@ -119,6 +119,7 @@ class Meter:
     _has_answer: bool = field(init=False, default=False)
     _num_droppable: int = field(init=False, default=0)
     _end_s: float | None = field(init=False, default=None)
+    _aside_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         if self.budget.deadline_s is not None:
@@ -127,12 +128,12 @@ class Meter:
     @property
     def left_s(self) -> float | None:
         """Time until the deadline, negative after it; None without one."""
-        return None if self._end_s is None else self._end_s - self.clock()
+        return None if self._end_s is None else self._end_s - self._now_s()
 
     @property
     def is_over(self) -> bool:
         """Whether the deadline has passed, or the user ended the search."""
-        return self.is_interrupted or (self._end_s is not None and self.clock() >= self._end_s)
+        return self.is_interrupted or (self._end_s is not None and self._now_s() >= self._end_s)
 
     @property
     def ends_here(self) -> bool:
@@ -173,6 +174,19 @@ class Meter:
         finally:
             self._num_droppable -= 1
 
+    def set_aside(self, time_s: float) -> None:
+        """Leave so much of the time for what comes after.
+
+        >>> meter = Budget(UNLIMITED, deadline_s=8.0).start(lambda: 0.0)
+        >>> meter.set_aside(3.0)
+        >>> meter.left_s
+        5.0
+        """
+        self._aside_s += time_s
+
+    def _now_s(self) -> float:
+        return self.clock() + self._aside_s
+
     @contextlib.contextmanager
     def share(self, share: float) -> Iterator[None]:
         """Meanwhile only this share of the time that is left may be spent; evaluations as before.
@@ -186,7 +200,7 @@ class Meter:
         """
         whole_s = self._end_s
         if whole_s is not None:
-            self._end_s = whole_s - (1 - share) * (whole_s - self.clock())
+            self._end_s = whole_s - (1 - share) * (whole_s - self._now_s())
         try:
             yield
         finally:
@@ -213,7 +227,7 @@ class Meter:
         """Ask for one more evaluation: False when the budget is used up or the deadline has passed."""
         if self.is_interrupted or self.num_evaluations >= self.budget.max_evaluations:
             return False
-        if self._end_s is not None and self.clock() >= self._end_s:
+        if self._end_s is not None and self._now_s() >= self._end_s:
             self.cut_off = True
             return False
         self.num_evaluations += 1

@@ -42,7 +42,9 @@ from tilewright.schedule.space import SAME_SUMS
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import Searches, SimulatedCode
+from tilewright.targets.npu import backend as backend_module
 from tilewright.targets.npu import mapped_products
+from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.mapped_products import SEARCH, _product_mapper
 
 MACHINES = ("v100", "jetson-nano")
@@ -317,6 +319,28 @@ def test_a_first_plan_waits_for_no_search_of_mappings(
     assert cost_of(searched) <= cost_of(quick.plan)
     again = best_plan(planner_of(chain(), "v100"), LEFT_OPEN, over)  # all mappings are known
     assert (again.recipe.execution, cost_of(again.plan)) == ("", cost_of(searched))
+
+
+def test_time_is_left_for_the_check_of_the_plan_as_that_of_the_first_one_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    _product_mapper.cache_clear()
+    planner, now_s, checked = planner_of(chain(), "v100"), 0.0, []
+
+    def check(*asked: Any) -> Any:
+        nonlocal now_s
+        now_s += 3.0
+        checked.append(asked[0])
+        return check_plan(*asked)
+
+    monkeypatch.setattr(backend_module, "check_plan", check)
+    meter = Budget(UNLIMITED, deadline_s=10.0).start(lambda: now_s)
+    first = planner.at_once(meter)
+    assert first is not None
+    assert meter.left_s == 4.0, "of 10, of which the check took 3"
+    planner.of_execution(first.recipe).backend.generate(first.plan)
+    assert len(checked) == 1, "what was found right is not checked again"
 
 
 def test_a_first_plan_of_one_program_searches_for_no_mapping_of_its_parts(
