@@ -291,9 +291,8 @@ class _Found:
         backend = self.planner.backend
         if backend.limits.num_cores == 1:
             yield self.prove_small, 0.6
-        is_varied = (
-            self.best.recipe.partition == backend.default_recipe.partition
-        )  # the target's own way to cut
+        # The portfolio varies the target's own way to cut.
+        is_varied = self.best.recipe.partition == backend.default_recipe.partition
         if is_varied:
             yield self.try_nearest, 0.2
         yield self.try_methods, 0.35 if is_varied else 0.6
