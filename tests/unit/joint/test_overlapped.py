@@ -321,20 +321,6 @@ def test_where_nothing_gains_the_search_goes_on_from_its_second_start() -> None:
     assert best.cost == 5.0
 
 
-def test_kinds_of_moves_that_gain_are_drawn_more_often() -> None:
-    graph = integer_network(1)
-    plan = layer_by_layer(graph)
-    counts: list[int] = []
-    for gain in (0.0, 0.1):
-        moves = Moves(kernels_of(graph), (), [MEMORY, "largest-size"], [""], random.Random(1))
-        moves.learn(Move("", plan, "memory"), gain)
-        for _ in range(8):
-            moves.learn(Move("", plan, "joined"), 0.0)
-        drawn = [moves.draw(plan, [1.0] * len(plan.kernels)) for _ in range(400)]
-        counts.append(sum(move is not None and move.kind == "memory" for move in drawn))
-    assert counts[1] > 1.5 * counts[0] > 0
-
-
 RECIPES = [
     GRAPHTURBO,
     Recipe("layerwise", "greedy", MEMORY),

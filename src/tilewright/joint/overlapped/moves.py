@@ -25,11 +25,7 @@ _SHARES: dict[Kind, float] = {
     "rule": 0.03, "rules": 0.03, "nest cut": 0.03, "nests joined": 0.03, "exchanged": 0.08,
     "reshared": 0.1, "resplit": 0.18, "joined": 0.2, "cut": 0.11, "shifted": 0.1,
 }  # fmt: skip
-"""How often each kind is drawn as long as none gained anything, in proportion."""
-_ALIKE = 4.0
-"""Trials after which what a kind gained weighs as much as what all did."""
-_MOST_TIMES = 4.0
-"""How much more often, or more seldom, a kind is drawn than at first, at most."""
+"""How often each kind is drawn, in proportion."""
 _MOST_JOINED = 6
 _MOST_AXES = 8
 """Axes of results along which cores may share them when a search begins."""
@@ -37,11 +33,10 @@ _MOST_AXES = 8
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A plan that another one may become, and what is done to it; `kind` is what of moves that are drawn."""
+    """A plan that another one may become, and what is done to it."""
 
     what: str
     plan: NestPlan
-    kind: Kind | None = None
 
 
 Beginning = Callable[[NestPlan], Move]
@@ -52,8 +47,7 @@ class Moves:
     """Random changes of plans of one graph, drawn from a generator: equal seeds give equal moves.
 
     `others` are other plans, whose kernels, order and groups of cores count, made when they are asked for,
-    `pool` those that were; `memories` and `executions` what else may place values and run it. Kinds of moves
-    that gain more in a trial than others are drawn more often.
+    `pool` those that were; `memories` and `executions` what else may place values and run it.
     """
 
     def __init__(
@@ -67,7 +61,6 @@ class Moves:
         self.kernels, self.random = kernels, generator
         self.memories, self.executions = memories, executions
         self.others, self.pool = iter(others), dict[NestPlan, dict[int, Kernel]]()
-        self._gains, self._trials = dict.fromkeys(_SHARES, 0.0), dict.fromkeys(_SHARES, 0)
         nodes, numbers = kernels.numbered.nodes, kernels.numbered.numbers
         self._sources = [
             tuple(dict.fromkeys(numbers[v.producer] for v in n.operands() if v.producer is not None))
@@ -77,25 +70,7 @@ class Moves:
     def draw(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
         """A change of a plan, of which kernel i is chosen with a probability as its weight; None where the
         one that was drawn is impossible."""
-        (kind,) = self.random.choices(tuple(_SHARES), [self._share(kind) for kind in _SHARES])
-        move = self._drawn(kind, plan, weights)
-        return None if move is None else replace(move, kind=kind)
-
-    def learn(self, move: Move, gain: float) -> None:
-        """A move was a trial, and made the best plan better by a share of its cost, or by nothing."""
-        if move.kind is not None:
-            self._trials[move.kind] += 1
-            self._gains[move.kind] += gain
-
-    def _share(self, kind: Kind) -> float:
-        """How often a kind is drawn: as at first, times what it gains in a trial, of what all kinds do."""
-        mean = sum(self._gains.values()) / max(1, sum(self._trials.values()))
-        if not mean:
-            return _SHARES[kind]
-        own = (self._gains[kind] + _ALIKE * mean) / (self._trials[kind] + _ALIKE)
-        return _SHARES[kind] * min(_MOST_TIMES, max(1 / _MOST_TIMES, own / mean))
-
-    def _drawn(self, kind: Kind, plan: NestPlan, weights: Sequence[float]) -> Move | None:
+        (kind,) = self.random.choices(tuple(_SHARES), tuple(_SHARES.values()))
         kernels = plan.kernels
         match kind:
             case "groups" | "memory" | "sharing" | "execution":
@@ -116,8 +91,8 @@ class Moves:
                 return self._shifted(plan, kernels, self._pick(weights))
 
     def opening(self) -> list[Beginning]:
-        """First steps: the first places and ways to run that are known, what kernels make shared in the
-        fastest way, and the first of the places that leave more of the buffers to what passes."""
+        """First steps: the first places and ways to run that are known, and what kernels make shared in the
+        fastest way."""
 
         def placed(memory: str, execution: str) -> Beginning:
             what = f"values placed by {memory}, {execution or 'nothing resident'}"
@@ -125,11 +100,7 @@ class Moves:
 
         found = [placed(memory, execution) for execution in self.executions for memory in self.memories[:2]]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
-
-        def limited(memory: str) -> Beginning:
-            return lambda best: Move(f"values placed by {memory}", replace(best, memory=memory))
-
-        return found + [limited(memory) for memory in self.memories[2:4]]
+        return found
 
     def another(self, best: NestPlan) -> Move | None:
         """The kernels of the next other plan in its order, and on its groups of cores if it has some, placed,

@@ -119,9 +119,6 @@ def search(
         is_paid = found is None or found.is_known
         refused = refused + 1 if is_paid else 0
         walk.num_since += not is_paid
-        if found is None or not found.is_known:
-            gain = 0.0 if found is None else max(0.0, 1 - found.cost / walk.best.cost)
-            moves.learn(move, gain)
         if found is None:
             continue
         if found.cost <= most:
