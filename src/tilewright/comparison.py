@@ -111,11 +111,11 @@ def _best_of_all(planner: Planner, meter: Meter) -> Best[Program]:
 
 
 def _begun(planner: Planner, meter: Meter) -> Best[Program]:
-    """The better of layers one by one and of what the target plans by default. Where the first would wait
-    for searches, it has a plan without; its kernels are a seed of the search, whose places need fewer."""
+    """The better of layers one by one and of what the target plans by default. Where the first is planned
+    without searches, its kernels are a seed of the search, whose places need fewer."""
     default = planner.backend.default_recipe
     plain = replace(PLAIN_RECIPE, memory=default.memory)
-    best = planner.at_once(meter)
+    best = planner.first(meter)
     best = planner.tried((plain, default) if best is None else (default,), best, meter)
     return best if planner.of_execution(best.recipe) is planner else planner.tried((plain,), best, meter)
 
@@ -146,7 +146,7 @@ def _compared(planner: Planner, meter: Meter) -> Best[Program]:
 def _of_one_graph(planner: Planner, best: Best[Program] | None, meter: Meter) -> Best[Program]:
     """The better of a plan and portfolio or grid: of a joint plan both, promising pairs before."""
     plan, memory = planner.options.plan, planner.backend.default_recipe.memory
-    best = planner.at_once(meter) if best is None else planner.tried(of_pairs(memory), best, meter)
+    best = planner.first(meter) if best is None else planner.tried(of_pairs(memory), best, meter)
     if plan != "grid":
         recipes: Iterable[Recipe] = planner.backend.recipes(planner.partition)
         if meter.left_s is None:

@@ -90,8 +90,7 @@ class Blocks:
             if proof is not None:
                 rules = () if self.frozen is None else self.frozen.rules
                 rules = (*rules, Rule(f"placed by {self.recipe.memory}"))
-                of_all = _mapped_so(self.planner)
-                plan = with_bounds(best, proof, self.pricer, self.recipe, rules, of_all=of_all)
+                plan = with_bounds(best, proof, self.pricer, self.recipe, rules)
                 best = replace(best, plan=plan)
             if best.plan.graph is self.numbered.graph and is_priced_as(best.plan, self.recipe):
                 contents = tuple(self.numbered.contents(best.plan.schedule))
@@ -182,7 +181,6 @@ def joined(planner: Planner, best: Best[Program] | None, meter: Meter) -> Best[P
         if best is not None and best.recipe == recipe:  # whole layers in kernels of their own and in lanes
             quality = best.plan.schedule.quality
             bound = path_bound(pricer)
-            bound = replace(bound, space=bound.space.keeping(*_mapped_so(planner)))
             quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit)
             best = replace(
                 best, plan=replace(best.plan, schedule=replace(best.plan.schedule, quality=quality))
@@ -195,24 +193,15 @@ def is_priced_as(program: Program, recipe: Recipe) -> bool:
     return (program.recipe.memory, program.recipe.execution) == (recipe.memory, recipe.execution)
 
 
-def _mapped_so(planner: Planner) -> tuple[Rule, ...]:
-    """What plans keep that a bound of layers is of, where some of a planner's mappings are not those that a
-    search would find: others may take less."""
-    execution = planner.stated_execution
-    return (Rule(f"with {execution}"),) if execution else ()
-
-
 def with_bounds(
     best: Best[Program],
     proof: Proof,
     pricer: LaunchedPricer,
     recipe: Recipe,
     rules: Sequence[Rule] = (),
-    *,
-    of_all: Sequence[Rule] = (),
 ) -> Program:
     """The best program with what was proven of the spaces that hold it, of which declared ones keep some more
-    rules, and all those `of_all`; as it is where blocks of it were priced otherwise.
+    rules; as it is where blocks of it were priced otherwise.
 
     Events of a block that fall on the same time may come in another order in the whole plan. Where this costs
     less than its blocks do alone, the costs of blocks bound nothing.
@@ -223,9 +212,8 @@ def with_bounds(
     contents, quality = tuple(pricer.numbered.contents(schedule)), schedule.quality
     total = replace(proof.bound, value=sum(map(pricer.cost, contents)))
     found = proof.bounds_of(contents, rules, is_sum=not total.is_violated(quality.cost))
-    bounds = (replace(bound, space=bound.space.keeping(*of_all)) for bound in found)
     cut_off = quality.status is Status.CUT_OFF
-    quality = Quality.of(quality.cost, *quality.bounds, *bounds, unit=quality.unit, cut_off=cut_off)
+    quality = Quality.of(quality.cost, *quality.bounds, *found, unit=quality.unit, cut_off=cut_off)
     return replace(program, schedule=replace(schedule, quality=quality))
 
 

@@ -18,6 +18,7 @@ from tilewright.comparison import (
     grid_of,
     improved,
     varied,
+    with_sums_split,
 )
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.rewritten import Rewritten
@@ -58,7 +59,7 @@ def begun(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE_POR
     if planner.options.only:
         return plan_with_frozen(planner, asked)
     with ending_with(meter):
-        best = planner.at_once(meter)
+        best = planner.first(meter)
         if best is not None:
             return best
         with meter.share(0.3):
@@ -80,22 +81,11 @@ def joint_plan(
             plain.prove(meter)
             return plain.best, planner.backend
         with meter.share(0.85):
-            if meter.left_s is not None and planner.backend.searches is not None and not planner.options.only:
-                known = _of_known(plain)
-                ahead = _Graphs(known)
-                with meter.share(0.6):
-                    ahead.run(meter)
-                if known.planner.stated_execution:
-                    graphs.go_on_from(ahead)
-                else:  # no plan waits for a search
-                    graphs = ahead
             graphs.run(meter)
         chosen = graphs.best
         chosen.prove(meter)
     attempts = (a for one in dict.fromkeys((plain, *graphs.found)) for a in one.attempts)
-    told = {(a.what, a.cost): a for a in attempts}  # with known mappings some are the same
-    num_untried = graphs.plain.best.num_untried
-    answer = replace(chosen.best, attempts=tuple(told.values()), num_untried=num_untried)
+    answer = replace(chosen.best, attempts=tuple(attempts), num_untried=plain.best.num_untried)
     if chosen is not plain:
         plan = answer.plan
         if chosen.rewritten is not None:
@@ -112,14 +102,6 @@ def _fastest(planner: Planner) -> Iterator[Recipe]:
     yield from itertools.islice(of_papers(memory), NUM_FAST)
 
 
-def _of_known(plain: _Found) -> _Found:
-    """The graph with what searches have found so far in place of those that plans wait for."""
-    planner, best = plain.planner, plain.best
-    known, recipe = planner.of_known(), replace(best.recipe, execution="")
-    attempt = Attempt(str(recipe), cost_of(best.plan), recipe=recipe)
-    return _Found(known, Best(replace(best.plan, recipe=recipe), recipe, (attempt,)), None)
-
-
 @dataclass(slots=True, eq=False)
 class _Graphs:
     """The best plans so far of the graph as it is, `plain`, and of what it was rewritten to."""
@@ -127,37 +109,22 @@ class _Graphs:
     plain: _Found
     found: list[_Found] = field(init=False)
     split: Rewritten | None = field(init=False, default=None)
-    knows_sums: bool = field(init=False, default=False)
-    has_first: bool = field(init=False, default=False)
-    ahead: _Graphs | None = field(init=False, default=None)
-    knows_merges: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.found = [self.plain]
 
     @property
     def best(self) -> _Found:
-        """The graph whose plan is the best; of equals the first whose blocks are priced as the plan is."""
-        return min(self.found, key=lambda one: (one.cost, one.best.recipe.execution != ""))
-
-    def go_on_from(self, ahead: _Graphs) -> None:
-        """Take over what was found with known mappings: what is best then comes first, and sums stay in the
-        same parts. Layers of large networks are joined anew."""
-        self.ahead, self.found = ahead, [*self.found, *ahead.found]
-        self.split, self.knows_sums = ahead.split, ahead.knows_sums
-        self.has_first = ahead.has_first and not is_large(self.plain.planner)
+        """The graph whose plan is the best; the first of equals."""
+        return min(self.found, key=lambda one: one.cost)
 
     def steps(self) -> Iterator[Step]:
         """All that is tried: on the graph that is better at first, then on the others."""
         planner, options = self.plain.planner, self.plain.planner.options
-        if self.ahead is not None:
-            yield self.plan_again, 0.5
-        if not self.knows_sums:
-            yield self.split_sums, 0.5
-        if not (options.only or is_large(planner) or self.ahead is not None):
+        yield self.split_sums, 0.5
+        if not (options.only or is_large(planner)):
             yield self.plain.try_fastest, 0.3
-        if not self.has_first:
-            yield self.plan_first, 0.95 if is_large(planner) else 0.5
+        yield self.plan_first, 0.95 if is_large(planner) else 0.5
         if not options.only:
             yield self.best.try_fastest, 0.3
             yield from self.best.steps()
@@ -185,21 +152,6 @@ class _Graphs:
     def split_sums(self, meter: Meter) -> None:
         """Find the graph with sums in parts, if these are cheaper anywhere."""
         self.split = _sums_in_parts(self.plain.planner)
-        self.knows_sums = True
-
-    def plan_again(self, meter: Meter) -> None:
-        """Plan the best graphs as they were planned best with known mappings."""
-        assert self.ahead is not None, "that was done"
-        for known in sorted(self.ahead.found, key=lambda one: one.cost)[:_NUM_FIRST]:
-            recipes, rewritten = cheapest(known.best)[:_NUM_AGAIN], known.rewritten
-            if rewritten is None:
-                one: _Found | None = self.plain
-                self.plain.try_again(recipes, meter)
-            else:
-                one = self._add(rewritten, self.plain.planner.of_graph(rewritten.graph), None, recipes, meter)
-            if one is not None and known.best.recipe.partition == COMBINED.partition:
-                one.planner.seeds.append(min(known.planner.seeds, key=lambda seed: seed.quality.cost))
-                one.search_blocks(meter)
 
     def plan_first(self, meter: Meter) -> None:
         """Join the layers of large networks, with their sums in parts where these are cheaper, and try the
@@ -211,16 +163,14 @@ class _Graphs:
             other = planner.of_graph(split.graph)
             best = joined(other, None, meter)
             self._add(split, other, best, cheapest(plain.best)[:_NUM_FIRST], meter)
-        self.has_first = self.knows_sums  # where the time ended before, sums are still to be planned
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
         recipes = cheapest(self.plain.best)[:_NUM_AGAIN]
         for one in self.found[1:]:
             one.best = one.planner.tried(recipes, one.best, meter)
-        for merged in () if self.knows_merges else _merged(self.plain.planner, meter):
+        for merged in _merged(self.plain.planner, meter):
             self._add(merged, self.plain.planner.of_graph(merged.graph), None, recipes, meter)
-        self.knows_merges = True
 
     def _add(
         self,
@@ -229,15 +179,13 @@ class _Graphs:
         best: Best[Program] | None,
         recipes: Sequence[Recipe],
         meter: Meter,
-    ) -> _Found | None:
+    ) -> None:
         """Add what recipes make of a rewritten graph, if there is a plan before the time ends."""
         if recipes:
             with meter.ending_early():
                 best = planner.tried(recipes, best, meter)
-        if best is None:
-            return None
-        self.found.append(_Found(planner, best, self.plain.prices, rewritten))
-        return self.found[-1]
+        if best is not None:
+            self.found.append(_Found(planner, best, self.plain.prices, rewritten))
 
 
 @dataclass(slots=True, eq=False)
@@ -257,15 +205,7 @@ class _Found:
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """What was tried, as on the graph before."""
-        before = "split-sums" if self.splits_sums else ""
-        return tuple(
-            replace(
-                a, what=_joined(before, a.what, self.planner.stated_execution), recipe=self.stated(a.recipe)
-            )
-            if a.recipe is not None
-            else a
-            for a in self.best.attempts
-        )
+        return tuple(map(with_sums_split, self.best.attempts) if self.splits_sums else self.best.attempts)
 
     @property
     def splits_sums(self) -> bool:
@@ -274,8 +214,7 @@ class _Found:
 
     def stated(self, recipe: Recipe) -> Recipe:
         """A recipe of this graph's plans, as one of the graph before."""
-        execution = _joined(recipe.execution, self.planner.stated_execution)
-        return replace(recipe, splits_sums=self.splits_sums, execution=execution)
+        return replace(recipe, splits_sums=self.splits_sums)
 
     @property
     def blocks(self) -> Blocks:
@@ -309,10 +248,6 @@ class _Found:
     def try_nearest(self, meter: Meter) -> None:
         """Try recipes that vary the best one."""
         self.best = self.planner.tried(self._portfolio(), self.best, meter)
-
-    def try_again(self, recipes: Sequence[Recipe], meter: Meter) -> None:
-        """Try recipes that were tried on the graph with what was known."""
-        self.best = self.planner.tried(recipes, self.best, meter)
 
     def try_fastest(self, meter: Meter) -> None:
         """Try what is planned fastest."""
@@ -364,10 +299,6 @@ class _Found:
         own = Budget(num_trials, None if left_s is None else max(left_s, LEAST_S))
         self.best = improved(self.planner, self.best, own, meter)
         meter.num_evaluations += len(self.best.attempts) - before
-
-
-def _joined(*texts: str) -> str:
-    return ", ".join(filter(None, texts))
 
 
 def _sums_in_parts(planner: Planner) -> Rewritten | None:

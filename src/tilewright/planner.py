@@ -35,13 +35,12 @@ from tilewright.planning import (
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, SearchEnded, ending_with
-from tilewright.records import dataclass
+from tilewright.progress import PhaseClock, WouldCompile, without_compiling
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.schedule.space import bounds_with_merges
-from tilewright.targets.base import Backend, Searches, Target
+from tilewright.targets.base import Backend, Target
 
 if TYPE_CHECKING:
     from tilewright.joint.launched.decisions import Decision
@@ -55,21 +54,6 @@ LEAST_S = 0.001
 SHARE_BESIDE, _SHARE_BEFORE, _SHARE_OF_PARTITION = 0.15, 0.4, 0.5
 """Of the time that is left: for a schedule that is only compared, for one that was asked for where kernels
 are measured then, and for a partition of a joint plan of launched kernels."""
-
-
-@dataclass(frozen=True, slots=True)
-class _WithoutSearches:
-    """Work that ends where a search begins, of which there were so many before."""
-
-    searches: Searches
-    num_before: int
-
-    @property
-    def ends_here(self) -> bool:
-        return self.searches.count() != self.num_before
-
-    def interrupt(self) -> bool:
-        return False
 
 
 class Planner:
@@ -103,9 +87,7 @@ class Planner:
         self.seeds: list[Schedule] = []  # of a plan that is improved: every schedule that was made
         self.first_s = self.share_of_first = 0.0  # of a budget, what the first plan took
         self._first: Quality | None = None  # of the schedule that was made first
-        self.execution = ""  # of all plans, where it is not the target's own
-        self._quick: Planner | None = None  # what planned at once
-        self._num_searches = 0  # before it did
+        self._without_searches: tuple[str, Planner] | None = None  # what made the first plan, if it did so
         self.given: Schedule | None = None  # of a joint plan: what decisions that are frozen stay as
 
     def begin(self, portfolio: Budget | Meter | None = None) -> Meter:
@@ -117,43 +99,38 @@ class Planner:
         self.portfolio = portfolio if isinstance(portfolio, Meter) else portfolio.start()
         return self.portfolio
 
-    def at_once(self, meter: Meter) -> Best[Program] | None:
-        """A plan of layers one by one that is there at once, where time is limited: that which the target
-        makes, unless it would wait for searches; then one that does without. None: plans wait for none, or
-        there is no such plan."""
-        searches = self.backend.searches
-        if meter.left_s is None or searches is None:
+    def first(self, meter: Meter) -> Best[Program] | None:
+        """The plan that is there soonest, where time is limited: of layers one by one; where the target would
+        have to compile the loops of its searches before, without these. None: time has no limit, or there is
+        no such plan."""
+        if meter.left_s is None or self.backend.price(PLAIN_RECIPE) is None:
             return None
         recipe = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
         try:
-            known = _WithoutSearches(searches, searches.count())
-            with contextlib.suppress(SearchEnded), ending_with(known):
-                program = self._timed(recipe, meter)
-                self._check_at_once(program, meter)
-                return Best(program, recipe, (Attempt(str(recipe), cost_of(program), recipe=recipe),))
-            self._quick = self._beside(searches.without(), searches.execution)
-            self._num_searches = searches.count()
-            recipe = replace(recipe, execution=searches.execution)
-            program = self._timed(recipe, meter)
-            self._check_at_once(program, meter)
-            return Best(program, recipe, (Attempt(str(recipe), cost_of(program)),))
+            with contextlib.suppress(WouldCompile), without_compiling():
+                return self._first_of(recipe, meter)
+            if (without := self.backend.without_searches()) is None:
+                return None
+            execution, backend = without
+            self._without_searches = execution, self._beside(backend)
+            return self._first_of(replace(recipe, execution=execution), meter)
         except InternalError:
             raise
         except TilewrightError:  # why is told where recipes are tried
             return None
 
-    def _timed(self, recipe: Recipe, meter: Meter) -> Program:
+    def _first_of(self, recipe: Recipe, meter: Meter) -> Best[Program]:
+        """The plan of a recipe, checked; as much time as that took is left for the check of the plan that is
+        chosen."""
         start_s = meter.clock()
         program = self.program(recipe)
         self.first_s = meter.clock() - start_s
         self.share_of_first = self.first_s / max(self.first_s + (meter.left_s or 0.0), self.first_s, LEAST_S)
-        return program
-
-    def _check_at_once(self, program: Program, meter: Meter) -> None:
-        """Check the first plan, and leave as much time for the check of the one that is chosen."""
         start_s = meter.clock()
-        self.of_execution(program.recipe).backend.generate(program)
+        self.of_execution(recipe).backend.generate(program)
         meter.set_aside(meter.clock() - start_s)
+        tried = None if recipe.execution else recipe  # which is still to be planned with searches
+        return Best(program, recipe, (Attempt(str(recipe), cost_of(program), recipe=tried),))
 
     def tried(self, recipes: Iterable[Recipe], best: Best[Program] | None, meter: Meter) -> Best[Program]:
         """The best of recipes that were not tried yet, and of what was."""
@@ -165,32 +142,14 @@ class Planner:
 
     def of_graph(self, graph: Graph) -> Planner:
         """A planner of what this graph was rewritten to, within the same time."""
-        return self._beside(self.target.backend(graph, self.options), self.execution)
+        return self._beside(self.target.backend(graph, self.options))
 
-    def of_known(self) -> Planner:
-        """A planner of this graph that waits for no searches, with what they found so far and what was
-        planned with it; where none was waited for since the plan at once, the one that made that."""
-        searches = self.backend.searches
-        assert searches is not None, "plans wait for searches"
-        if self._quick is not None and self._num_searches == searches.count():
-            self._quick.first_s, self._quick.share_of_first = self.first_s, self.share_of_first
-            return self._quick
-        other = self._beside(searches.without(), searches.execution)
-        other._partitions, other.seeds, other._first = dict(self._partitions), [*self.seeds], self._first
-        return other
-
-    @property
-    def stated_execution(self) -> str:
-        """How the target runs these plans, if not in its own way: where something was not known."""
-        searches = self.backend.searches
-        return self.execution if searches is not None and searches.count() else ""
-
-    def _beside(self, backend: Backend, execution: str) -> Planner:
+    def _beside(self, backend: Backend) -> Planner:
         graph, only_better = backend.graph, self.only_better
         other = Planner(graph, backend.target, backend, self.options, self.clock, only_better=only_better)
         other.meter, other.portfolio, other.search_time = self.meter, self.portfolio, self.search_time
         other.first_s, other.share_of_first = self.first_s, self.share_of_first
-        other.backends, other.execution = self.backends, execution
+        other.backends = self.backends
         other.backends.append(backend)
         return other
 
@@ -218,8 +177,9 @@ class Planner:
         return planner.of_execution(recipe)
 
     def of_execution(self, recipe: Recipe) -> Planner:
-        """What plans this graph as a recipe says: itself, or what plans at once."""
-        return self._quick if self._quick and recipe.execution.startswith(self._quick.execution) else self
+        """What plans this graph as a recipe says: itself, or what plans without searches."""
+        execution, planner = self._without_searches or ("", self)
+        return planner if execution and recipe.execution.startswith(execution) else self
 
     def stated(self, program: Program, planner: Planner) -> Program:
         """A program of a planner of this one's, as one of this graph."""

@@ -107,8 +107,8 @@ def checkpoint() -> None:
 _may_compile: ContextVar[bool] = ContextVar("tilewright_may_compile", default=True)
 
 
-class WouldCompile(Exception):
-    """A loop has no machine code yet, and what asks for it does not wait for the compiler."""
+class WouldCompile(BaseException):
+    """A loop has no machine code yet, and what asks for it does not wait for the compiler: no error."""
 
 
 @contextlib.contextmanager

@@ -246,16 +246,6 @@ class Improved:
     attempts: tuple[Attempt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Searches:
-    """How many searches plans waited for so far, and how to do without: an execution whose plans are there at
-    once, but worse, and the backend of the graph that has it."""
-
-    count: Callable[[], int]
-    execution: str
-    without: Callable[[], Backend]
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where the values between kernels lie: what was asked, and the answer."""
@@ -291,9 +281,9 @@ class Backend(ABC):
         """How many plans that differ were simulated."""
         return 0
 
-    @property
-    def searches(self) -> Searches | None:
-        """What plans wait for; None where they wait for no search."""
+    def without_searches(self) -> tuple[str, Backend] | None:
+        """An execution whose plans wait for no search within a kernel, nor for the compiler of its loops, but
+        are worse; and the backend of the graph that has it. None: plans wait for none."""
         return None
 
     def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:

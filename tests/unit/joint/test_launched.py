@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -33,7 +34,7 @@ from tilewright.planner import LEFT_OPEN, Planner, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Budget, Provenance, Status
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, SearchEnded, checkpoint, interrupt_search
+from tilewright.progress import PhaseClock, checkpoint, interrupt_search, require_compiling
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
@@ -41,7 +42,7 @@ from tilewright.schedule.base import build_schedule
 from tilewright.schedule.space import SAME_SUMS
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
-from tilewright.targets.base import Searches, SimulatedCode
+from tilewright.targets.base import Backend, SimulatedCode
 from tilewright.targets.npu import backend as backend_module
 from tilewright.targets.npu import mapped_products
 from tilewright.targets.npu.check_plan import check_plan
@@ -304,20 +305,35 @@ def test_a_partition_whose_time_ends_is_scheduled_as_it_is(monkeypatch: pytest.M
     assert cut_off.partition.quality.status is Status.CUT_OFF
 
 
-def test_a_first_plan_waits_for_no_search_of_mappings(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine on which no mapping is known and the loops that search for them are still to be compiled."""
+    solved = mapped_products._solved
+
+    def asked(name: str, *question: Any) -> Any:
+        if name == SEARCH:
+            require_compiling()
+        return solved(name, *question)
+
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     _product_mapper.cache_clear()
-    planner, over = planner_of(chain(), "v100"), Budget(deadline_s=1e-9)
-    quick = best_plan(planner, LEFT_OPEN, over)
-    assert quick.recipe.execution == "mappings=known"
-    backend = planner.of_execution(quick.recipe).backend
-    checked = backend.plan(quick.plan.schedule, quick.recipe)  # type: ignore[attr-defined]
-    assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(quick.plan), rel=1e-9)
-    searched = planner.program(replace(quick.recipe, execution=""))
-    assert cost_of(searched) <= cost_of(quick.plan)
-    again = best_plan(planner_of(chain(), "v100"), LEFT_OPEN, over)  # all mappings are known
+    monkeypatch.setattr(mapped_products, "_solved", asked)
+    yield
+    _product_mapper.cache_clear()
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("machine", ["v100", "stcp920"])
+def test_a_first_plan_waits_for_no_compiler(machine: str) -> None:
+    planner, over = planner_of(chain(), machine), Budget(deadline_s=1e-9)
+    ruled = best_plan(planner, LEFT_OPEN, over)
+    assert ruled.recipe.execution == "mappings=rule"
+    backend = planner.of_execution(ruled.recipe).backend
+    checked = backend.plan(ruled.plan.schedule, ruled.recipe)  # type: ignore[attr-defined]
+    assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(ruled.plan), rel=1e-9)
+    searched = planner.program(replace(ruled.recipe, execution=""))
+    assert cost_of(searched) <= cost_of(ruled.plan)
+    again = best_plan(planner_of(chain(), machine), LEFT_OPEN, over)  # all mappings are known
     assert (again.recipe.execution, cost_of(again.plan)) == ("", cost_of(searched))
 
 
@@ -336,37 +352,21 @@ def test_time_is_left_for_the_check_of_the_plan_as_that_of_the_first_one_takes(
 
     monkeypatch.setattr(backend_module, "check_plan", check)
     meter = Budget(UNLIMITED, deadline_s=10.0).start(lambda: now_s)
-    first = planner.at_once(meter)
+    first = planner.first(meter)
     assert first is not None
     assert meter.left_s == 4.0, "of 10, of which the check took 3"
     planner.of_execution(first.recipe).backend.generate(first.plan)
     assert len(checked) == 1, "what was found right is not checked again"
 
 
-def test_a_first_plan_of_one_program_searches_for_no_mapping_of_its_parts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    _product_mapper.cache_clear()
-    planner = planner_of(chain(), "stcp920")
-    assert best_plan(planner, LEFT_OPEN, Budget(deadline_s=1e-9)).recipe.execution == "mappings=known"
-    searches = planner.backend.searches
-    assert searches is not None
-    assert searches.count() == 1, "the one at which plans with searched mappings are given up"
-
-
-def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    _product_mapper.cache_clear()
+@pytest.mark.usefixtures("uncompiled")
+def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = planner_of(chain(), "v100")
 
-    def refused() -> Any:
+    def refused(_: Backend) -> Any:
         raise InternalError("refused by a checker")
 
-    searches = Searches(itertools.count().__next__, "mappings=known", refused)
-    monkeypatch.setattr(type(planner.backend), "searches", searches)
+    monkeypatch.setattr(type(planner.backend), "without_searches", refused)
     with pytest.raises(InternalError, match="refused by a checker"):
         best_plan(planner, LEFT_OPEN, Budget(deadline_s=1e-9))
 
@@ -419,21 +419,14 @@ def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
     assert first_difference(compare_values(code, Tolerance())) is None
 
 
-def test_sums_in_parts_are_found_and_planned_before_a_search_of_mappings_ends(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_sums_in_parts_are_found_once_and_planned_after_the_fastest_methods(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    _product_mapper.cache_clear()
     planner, num_clocked = planner_of(deep_and_small(), "v100"), itertools.count()
     planner.options = replace(planner.options, plan="joint")
-    solved, split = mapped_products._solved, splitting.with_split_sums
+    split = splitting.with_split_sums
     planned: list[tuple[bool, str]] = []
     num_split = 0
-
-    def ended(name: str, *asked: Any) -> Any:
-        if name == SEARCH:
-            raise SearchEnded
-        return solved(name, *asked)
 
     def split_once(layers: Partition, *asked: Any) -> Any:
         nonlocal num_split
@@ -446,13 +439,11 @@ def test_sums_in_parts_are_found_and_planned_before_a_search_of_mappings_ends(
 
     made = Planner.program
     monkeypatch.setattr(Planner, "program", program)
-    monkeypatch.setattr(mapped_products, "_solved", ended)
     monkeypatch.setattr(splitting, "with_split_sums", split_once)
     meter = Budget(UNLIMITED, deadline_s=10_000.0).start(num_clocked.__next__)
     found, backend = joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, meter))
-    recipe = found.plan.recipe
-    assert (recipe.splits_sums, recipe.execution) == (True, "mappings=known")
-    assert num_split == 1, "what is found with known mappings is not looked for again"
+    assert found.plan.recipe.splits_sums
+    assert num_split == 1
     before = {name for is_whole, name in itertools.takewhile(lambda one: one[0], planned)}
     assert {"layerwise", "ago", "graphturbo"} <= before, "the best of them are tried on the other graph"
     code = backend.generate(found.plan)

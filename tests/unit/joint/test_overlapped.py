@@ -468,11 +468,10 @@ def test_cores_share_odd_extents_in_parts_that_are_nearly_equal() -> None:
         np.testing.assert_allclose(array, expected[name], rtol=1e-5)
 
 
-def test_a_search_from_a_plan_that_is_there_at_once_may_keep_weights_on_the_chip() -> None:
-    """Its mappings stay as quick as its backend's are."""
+def test_a_search_from_a_plan_without_searched_mappings_may_keep_weights_on_the_chip() -> None:
+    """Its mappings stay those of the rule, as its backend's are."""
     graph, target, options = integer_network(3), NpuTarget(small_machine()), Options(budget=Budget(6))
-    searches = target.backend(graph, options).searches
-    backend, execution = searches.without(), searches.execution
+    execution, backend = target.backend(graph, options).without_searches()
     planner = Planner(graph, target, backend, options, PhaseClock(None, None))
     start = planner.program(Recipe("layerwise", "sequential", MEMORY, execution))
     found = backend.improve(start, planner.ordered, Budget(6))

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf, isclose
-from pathlib import Path
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -47,7 +46,7 @@ from tilewright.joint.launched.proof import (
     prove,
 )
 from tilewright.joint_blocks import Blocks, with_bounds
-from tilewright.joint_plan import _Found, _Graphs, _of_known, begun
+from tilewright.joint_plan import _Found, begun
 from tilewright.options import Options
 from tilewright.planner import LEFT_OPEN, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Rule, Status
@@ -56,7 +55,6 @@ from tilewright.progress import SearchEnded
 from tilewright.schedule.base import Group, Instance, Stage
 from tilewright.schedule.space import SCHEDULES
 from tilewright.target_ref import TargetRef
-from tilewright.targets.npu.mapped_products import _product_mapper
 
 MACHINES = ("v100", "jetson-nano", "a310")
 MEMORIES = ("longest-liveness", "longest-liveness{pack=next-fit}", "largest-size{most_bytes=4096+4096}")
@@ -382,28 +380,6 @@ def test_a_better_plan_found_before_it_gets_late_is_published_then(monkeypatch: 
     assert (rounds[:2], num_published[:3]) == (["better", "open"], [0, 0, 1])
 
 
-def test_bounds_of_layers_are_of_the_mappings_that_are_known(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    _product_mapper.cache_clear()
-    planner, meter = planner_of(diamond(), "jetson-nano"), Budget(UNLIMITED, deadline_s=1e6).start()
-    best = planner.at_once(meter)
-    assert best is not None
-    plain = _Found(planner, best, None)
-    known = _of_known(plain)
-    graphs = _Graphs(plain)
-    graphs.found.append(known)
-    assert graphs.best is known, "whose blocks are priced as the plan that costs the same is"
-    rule = Rule("with mappings=known")
-    for found in (known, _Found(planner, Best(planner.program(known.best.recipe), known.best.recipe), None)):
-        found.prove(meter)
-        bounds = {bound.space for bound in found.best.plan.schedule.quality.bounds}
-        layers = [space for space in bounds if {WHOLE_LAYERS.rules[-1], WITHOUT_LANES} & set(space.rules)]
-        assert len(layers) > 1
-        assert all((rule in space.rules) == (found is known) for space in layers)
-
-
 def test_decisions_are_of_blocks_that_are_placed_as_in_the_plan() -> None:
     for memory, is_told in ((MEMORIES[0], True), (MEMORIES[1], False)):
         case, recipe = Case("diamond", "a310"), Recipe("layerwise", "sequential", memory)
@@ -413,18 +389,6 @@ def test_decisions_are_of_blocks_that_are_placed_as_in_the_plan() -> None:
         case.planner.decisions = ()
         blocks.proven(best, over)
         assert bool(case.planner.decisions) == is_told
-
-
-def test_sums_found_after_a_first_run_are_planned_in_the_next() -> None:
-    planner = planner_of(diamond(), "v100")
-    recipe = Recipe("layerwise", "sequential", MEMORIES[0])
-    graphs, meter = _Graphs(_Found(planner, Best(planner.program(recipe), recipe), None)), Budget(9).start()
-    graphs.plan_first(meter)  # the time for finding sums was too short
-    steps = [step for step, _ in itertools.islice(graphs.steps(), 3)]
-    assert steps == [graphs.split_sums, graphs.plain.try_fastest, graphs.plan_first]
-    for step in steps:
-        step(meter)
-    assert {graphs.split_sums, graphs.plan_first}.isdisjoint(step for step, _ in graphs.steps())
 
 
 def test_a_plan_is_proven_among_blocks_that_are_placed_as_its_own() -> None:

@@ -47,7 +47,6 @@ from tilewright.targets.base import (
     LaunchedParts,
     MakeProgram,
     Placement,
-    Searches,
     Target,
 )
 from tilewright.targets.npu.box_bound import bound_in_time
@@ -56,7 +55,7 @@ from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.layer_times import LayerTimes
-from tilewright.targets.npu.mapped_products import Effort
+from tilewright.targets.npu.mapped_products import MappedBy
 from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
@@ -92,14 +91,14 @@ class NpuBackend(Backend):
         policy_of: Callable[[str], Policy],
         tiler_of: Callable[[str], Tiler],
         mapper: MapperName,
-        effort: Effort,
+        mapped_by: MappedBy,
         graph: Graph,
         options: Options,
     ) -> None:
         super().__init__(target, graph, options)
         self.machine, self.types, self._policy_of = machine, types, policy_of
         self._tiler_of, self._mapper = functools.cache(tiler_of), mapper
-        self.works = Works(machine, types, effort)
+        self.works = Works(machine, types, mapped_by)
         self._has_energies = EnergyTable.of(machine).missing is None
         source = f"{SOURCE}, energies by model:{machine.name}" if self._has_energies else SOURCE
         self.costs = NpuCosts(
@@ -123,15 +122,10 @@ class NpuBackend(Backend):
         self._waiting_keys: set[Hashable] = set()
         self._figures: dict[Recipe, PlanFigures] = {}
 
-    @property
-    def searches(self) -> Searches:
-        """Of mappings of products; a quicker search may find those that are not known."""
-
-        def quick() -> Backend:
-            target = with_options(self.target, Spec.parse(f"npu{{{_AT_ONCE}}}"))
-            return target.backend(self.graph, self.options)
-
-        return Searches(lambda: self.works.num_searched, _AT_ONCE, quick)
+    def without_searches(self) -> tuple[str, Backend]:
+        """With GraphTurbo's rule in place of searches for mappings."""
+        target = with_options(self.target, Spec.parse(f"npu{{{_BY_RULE}}}"))
+        return _BY_RULE, target.backend(self.graph, self.options)
 
     @property
     def num_simulated(self) -> int:
@@ -308,8 +302,8 @@ class NpuBackend(Backend):
         bound = bound_in_time(plan, self.works, self.graph, meter)
         if bound is None or bound.value <= quality.highest.value:
             return program
-        if program.recipe.execution.startswith(_AT_ONCE):  # by searched mappings boxes may take less
-            bound = replace(bound, space=bound.space.keeping(Rule(f"with {_AT_ONCE}")))
+        if program.recipe.execution.startswith(_BY_RULE):  # by searched mappings boxes may take less
+            bound = replace(bound, space=bound.space.keeping(Rule(f"with {_BY_RULE}")))
         cut_off = quality.status is Status.CUT_OFF
         quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)
         return replace(program, schedule=replace(program.schedule, quality=quality))
@@ -320,11 +314,11 @@ class NpuBackend(Backend):
         return NestJudge(self.partition_problem, numbered, self.types, self.works, self._judged)
 
     def _executions(self, own: str) -> list[str]:
-        """A way to run a program, and the others: weights that stay on the chip or not; mappings that are
-        there at once stay so, as those of this backend are."""
+        """A way to run a program, and the others: weights that stay on the chip or not; mappings by a rule
+        stay so, as those of this backend are."""
         if self._policy_of("").launches == "each subgraph":
             return [own]
-        plain = _AT_ONCE if own.startswith(_AT_ONCE) else ""
+        plain = _BY_RULE if own.startswith(_BY_RULE) else ""
         return list(dict.fromkeys((own, plain, f"{plain}, {RESIDENT}" if plain else RESIDENT)))
 
     def _memories(self, memory: str) -> list[str]:
@@ -554,8 +548,8 @@ class PlanFigures:
     is_mapped: bool
 
 
-_AT_ONCE = "mappings=known"
-"""The execution of plans that are there at once."""
+_BY_RULE = "mappings=rule"
+"""The execution of plans that wait for no search for mappings."""
 
 _SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}
 """Planners of memory by the other rule of what leaves a full buffer."""

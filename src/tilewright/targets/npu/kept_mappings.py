@@ -28,11 +28,9 @@ _PUTS = itertools.count(1)
 _SOURCES = ("mapping", "cost", "loops", "hardware")
 
 
-def kept_mapping(
-    question: str, search: Callable[[], Mapping | None], *, keeps: bool = True
-) -> Mapping | None:
-    """The answer of an earlier run to a question, else the search's, which is kept from then on unless it
-    `keeps` none; None: there is no mapping."""
+def kept_mapping(question: str, search: Callable[[], Mapping | None]) -> Mapping | None:
+    """The answer of an earlier run to a question, else the search's, which is kept from then on; None: there
+    is no mapping."""
     records, sources = _records(), _sources()
     if records is None or sources is None:
         return search()
@@ -45,8 +43,6 @@ def kept_mapping(
     if content is not None:
         return _read(content)
     found = search()
-    if not keeps:
-        return found
     try:
         records.put(name, _written(found))
         if next(_PUTS) % _PUTS_PER_CLEANING == 0:

@@ -39,22 +39,16 @@ from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, FixedSpat
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
-from tilewright.progress import WouldCompile, checkpoint, without_compiling
+from tilewright.progress import checkpoint
 from tilewright.targets.npu.kept_mappings import kept_mapping
 from tilewright.targets.npu.ports import SameMachine
 from tilewright.targets.npu.rates import Rate
 
 SEARCH = "exact{max_search_states=1000, pads=false}"
 """The mapper of steps: a plan asks for hundreds of mappings, of which padded extents make few faster."""
-Effort = Literal["search", "known", "quick"]
-"""How sums of products of steps are mapped: so, or as well as that can be done at once; known ones as the
-search did, and others at once."""
-_MAPPERS: Mapping[str, str] = {
-    "search": SEARCH,
-    "quick": "exact{at_once=true, max_search_states=1000, pads=false}",
-}
-_AT_FIRST = "paper"
-"""The mapper where the loops of these are not compiled, which takes seconds: GraphTurbo's rule has none."""
+MappedBy = Literal["search", "rule"]
+"""How sums of products of steps are mapped: so, or by GraphTurbo's rule, which has no loops to compile."""
+_MAPPERS: Mapping[MappedBy, str] = {"search": SEARCH, "rule": "paper"}
 
 _IDLE = 1.1  # a cut mapping that takes so much longer than its share of the layer's is given up
 
@@ -199,14 +193,11 @@ def num_lanes(machine: Machine) -> float:
 
 @dataclass(slots=True, eq=False)
 class ProductMapper:
-    """Mappings of sums of products on a cluster of a machine; equal ones are found once. Where known ones are
-    asked for, those that a `searching` mapper of this process has found are; `num_searched` counts others."""
+    """Mappings of sums of products on a cluster of a machine; equal ones are found once."""
 
     machine: Machine
-    effort: Effort = "search"
-    searching: ProductMapper | None = None
+    mapped_by: MappedBy = "search"
     _known: dict[object, MappedProducts | None] = field(init=False, repr=False, default_factory=dict)
-    num_searched: int = field(init=False, default=0)
     _parts: dict[object, Machine] = field(init=False, repr=False, default_factory=dict)
     _texts: dict[int, str] = field(init=False, repr=False, default_factory=dict)  # of parts, which live on
 
@@ -308,9 +299,7 @@ class ProductMapper:
 
     def _whole(self, problem: Problem, rate: Rate, part_key: tuple[object, ...]) -> MappedProducts | None:
         key = problem.dims, problem.operands, part_key
-        if key not in self._known and self.searching is not None and key in self.searching._known:
-            self._known[key] = self.searching._known[key]
-        elif key not in self._known:
+        if key not in self._known:
             self._known[key] = self._mapped(problem, self._part(rate, part_key), cast("int", part_key[-2]))
         return self._known[key]
 
@@ -341,32 +330,15 @@ class ProductMapper:
         if id(part) not in self._texts:
             self._texts[id(part)] = part.model_dump_json()
         found: list[Cost] = []
+        mapper = _MAPPERS[self.mapped_by]
 
-        def kept(effort: Effort) -> LoopMapping | None:
-            mapper = _MAPPERS[effort]
-
-            def search() -> LoopMapping | None:
-                self.num_searched += 1
-                answer = _solved(mapper, problem, part, constraints)
-                found.extend([] if answer is None else [answer.cost])
-                return None if answer is None else answer.mapping
-
-            return kept_mapping(question(mapper), search)
-
-        def question(mapper: str) -> str:
-            return repr((problem.dims, problem.operands, constraints, mapper, self._texts[id(part)]))
-
-        def missing() -> LoopMapping | None:
-            self.num_searched += 1
-            with suppress(WouldCompile), without_compiling():
-                return kept("quick")
-            answer = _solved(_AT_FIRST, problem, part, constraints)
+        def search() -> LoopMapping | None:
+            answer = _solved(mapper, problem, part, constraints)
+            found.extend([] if answer is None else [answer.cost])
             return None if answer is None else answer.mapping
 
-        if self.effort == "known":
-            mapping = kept_mapping(question(SEARCH), missing, keeps=False)
-        else:
-            mapping = kept(self.effort)
+        question = repr((problem.dims, problem.operands, constraints, mapper, self._texts[id(part)]))
+        mapping = kept_mapping(question, search)
         return None if mapping is None else self._counted(problem, mapping, part, num_cores, *found)
 
     def _counted(
@@ -476,18 +448,11 @@ def fitted(mapping: LoopMapping, problem: Problem) -> LoopMapping:
     return LoopMapping(tuple(reversed(levels)))
 
 
-def product_mapper(machine: Machine, effort: Effort) -> ProductMapper:
-    """What maps sums of products on a machine; the last machines' are kept. What is known is so at the time
-    at which it is made: from then on it gives the same answers."""
-    same = SameMachine(machine)
-    if effort != "known":
-        return _product_mapper(same, effort)
-    searching = _product_mapper(same, "search")
-    return _product_mapper(same, effort, searching, searching.num_searched)
+def product_mapper(machine: Machine, mapped_by: MappedBy) -> ProductMapper:
+    """What maps sums of products on a machine; the last machines' are kept."""
+    return _product_mapper(SameMachine(machine), mapped_by)
 
 
 @functools.lru_cache(maxsize=16)
-def _product_mapper(
-    same: SameMachine, effort: Effort, searching: ProductMapper | None = None, num_searched: int = 0
-) -> ProductMapper:
-    return ProductMapper(same.machine, effort, searching)
+def _product_mapper(same: SameMachine, mapped_by: MappedBy) -> ProductMapper:
+    return ProductMapper(same.machine, mapped_by)

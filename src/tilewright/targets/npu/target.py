@@ -21,7 +21,7 @@ from tilewright.target_ref import TargetRef
 from tilewright.targets.base import Support
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
-from tilewright.targets.npu.mapped_products import Effort
+from tilewright.targets.npu.mapped_products import MappedBy
 from tilewright.targets.npu.node_work import works_of
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
@@ -49,10 +49,8 @@ class NpuTarget:
     )
     input_density: float | None = option(None, "The same of the inputs of products.")
     mapper: MapperName = option("exact", "Mapper that tiles sums of products whose operands are read again.")
-    mappings: Effort = option(
-        "search",
-        "How the cores' parts of sums of products are mapped: searched, by a quicker search, or as searched "
-        "where that is known and by the quicker search elsewhere.",
+    mappings: MappedBy = option(
+        "search", "How the cores' parts of sums of products are mapped: by a search, or by GraphTurbo's rule."
     )
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False

@@ -25,7 +25,7 @@ from tilewright.ir.region import Region, full_region, volume
 from tilewright.records import dataclass
 from tilewright.schedule.binding import extents
 from tilewright.targets.npu.blocks import Blocks, blocks_of_elements, blocks_of_products
-from tilewright.targets.npu.mapped_products import Effort, NodeProducts, product_mapper
+from tilewright.targets.npu.mapped_products import MappedBy, NodeProducts, product_mapper
 from tilewright.targets.npu.node_work import (
     Rest,
     Shape,
@@ -75,9 +75,9 @@ class _Task:
 
 class Works:
     """The work of nodes, and of copies of them, on a machine that keeps elements as `types` say; of sums of
-    products as they are mapped with such an effort."""
+    products as they are mapped so."""
 
-    def __init__(self, machine: Machine, types: ElementTypes, effort: Effort = "search") -> None:
+    def __init__(self, machine: Machine, types: ElementTypes, mapped_by: MappedBy = "search") -> None:
         self.machine, self.types = machine, types
         self.ports = ports_of(machine)
         assert machine.clock_hz is not None, "ports are only of machines that lack nothing"
@@ -85,7 +85,7 @@ class Works:
         self.rates = Rates(machine, types)
         # By description, which copies of a node share and which is kept here so that no other takes its name.
         self._tasks: dict[tuple[int, int, DType], tuple[_Task, Description]] = {}
-        self._mapper = product_mapper(machine, effort)
+        self._mapper = product_mapper(machine, mapped_by)
         self._products: dict[tuple[object, ...], NodeProducts | None] = {}
 
     def of(
@@ -200,11 +200,6 @@ class Works:
         (part,) = mapped.parts
         filled = self._filled_whole(task, rate, region, mapped)
         return max(float(part.cost.cycles), part.cycles * part.utilization / min(filled, part.utilization))
-
-    @property
-    def num_searched(self) -> int:
-        """How many mappings were searched for on this machine so far, by whatever plan."""
-        return self._mapper.num_searched
 
     def require(self, node: Node) -> None:
         """Raise if no unit has a rate for what a node does.

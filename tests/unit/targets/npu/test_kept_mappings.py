@@ -32,13 +32,6 @@ def test_an_answer_is_found_again_for_its_question_alone(
     assert kept_mapping("layer", lambda: MAPPING) == MAPPING
 
 
-def test_an_answer_that_no_search_gave_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    assert kept_mapping("layer", lambda: None, keeps=False) is None
-    assert kept_mapping("layer", lambda: MAPPING) == MAPPING
-    assert kept_mapping("layer", never, keeps=False) == MAPPING
-
-
 def test_without_a_cache_each_run_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TILEWRIGHT_NO_CACHE", "1")

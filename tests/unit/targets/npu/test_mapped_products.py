@@ -12,16 +12,14 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests.support.graphs import GraphBuilder
 
 import tilewright as tw
+from tilewright import numba_cache
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.element_types import element_types
 from tilewright.hardware.presets import load_preset, preset_text
 from tilewright.ir.graph import Node
 from tilewright.ir.region import full_region
-from tilewright.loops.mapping import Mapping
 from tilewright.mapping.base import MappingSolution
-from tilewright.progress import require_compiling
 from tilewright.targets.npu import mapped_products
-from tilewright.targets.npu.mapped_products import SEARCH, Effort, _product_mapper
 from tilewright.targets.npu.work import Works
 
 
@@ -67,64 +65,20 @@ def test_two_products_of_a_node_share_cores_as_it_is_bound_wherever_operands_lie
     assert all(w.seconds > 0 for w in from_main)
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_known_mappings_are_those_that_were_searched_for_and_others_come_at_once(
-    is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mappings_by_the_rule_wait_for_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    monkeypatch.setenv("TILEWRIGHT_NO_CACHE", "" if is_kept else "1")
-    _product_mapper.cache_clear()
-    machine = load_preset("v100").model_copy()
+    machine, asked = load_preset("v100").model_copy(), list[str]()
+    works, solved = Works(machine, element_types(machine), "rule"), mapped_products._solved
 
-    def mapping(effort: Effort, rows: int) -> Mapping:
-        works = Works(machine, element_types(machine), effort)
-        products = works.products(_node(rows), ((0, 1), (0, 64), (0, rows), (0, 56)), is_whole=False)
-        assert products is not None
-        return products.parts[0].mapping
-
-    def search(name: str, *_: Any) -> MappingSolution | None:
+    def noted(name: str, *question: Any) -> MappingSolution | None:
         asked.append(name)
-        return solved(name, *_)
+        return solved(name, *question)
 
-    asked: list[str] = []
-    solved = mapped_products._solved
-    monkeypatch.setattr(mapped_products, "_solved", search)
-    searched = mapping("search", 19)
-    assert asked == [SEARCH]
-    if is_kept:
-        _product_mapper.cache_clear()  # another process
-    assert mapping("known", 19) == searched
-    assert asked == [SEARCH]
-    at_once = mapping("known", 56)
-    assert len(asked) == 2
-    assert asked[1] != SEARCH
-    mapping("search", 56)
-    assert asked[2:] == [SEARCH], "what is known takes no place of what is searched for"
-    assert at_once == mapping("quick", 56)
-
-
-def test_mappings_at_once_wait_for_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    machine, solved, asked = load_preset("v100").model_copy(), mapped_products._solved, list[str]()
-
-    def products(effort: Effort) -> Mapping:
-        _product_mapper.cache_clear()
-        works = Works(machine, element_types(machine), effort)
-        found = works.products(_node(23), ((0, 1), (0, 64), (0, 23), (0, 56)), is_whole=False)
-        assert found is not None
-        return found.parts[0].mapping
-
-    def uncompiled(name: str, *_: Any) -> MappingSolution | None:
-        asked.append(name)
-        if name != "paper":
-            require_compiling()
-        return solved(name, *_)
-
-    monkeypatch.setattr(mapped_products, "_solved", uncompiled)
-    products("known")
-    assert asked[1:] == ["paper"]
-    monkeypatch.setattr(mapped_products, "_solved", solved)
-    assert products("known") == products("quick"), "as soon as that is compiled"
+    monkeypatch.setattr(mapped_products, "_solved", noted)
+    monkeypatch.setattr(numba_cache, "require_compiling", lambda: pytest.fail("it was"))
+    found = works.products(_node(23), ((0, 1), (0, 64), (0, 23), (0, 56)), is_whole=False)
+    assert found is not None
+    assert asked == ["paper"]
 
 
 @pytest.mark.parametrize(("level", "num_whole"), [("L1", 1), ("LLB", 1), ("DDR", 0)])
