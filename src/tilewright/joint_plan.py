@@ -38,8 +38,6 @@ from tilewright.targets.base import Backend
 
 _NUM_MERGED, _NUM_AGAIN = 3, 8
 """Graphs that merging made of which plans are made, too, and recipes that are tried on each graph."""
-_NUM_FIRST = 2
-"""Recipes that are tried at first where sums are in parts: those that took least so far."""
 _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
 _OF_FIRST = 1.5
@@ -63,7 +61,8 @@ def begun(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE_POR
         if best is not None:
             return best
         with meter.share(0.3):
-            return planner.tried(_fastest(planner), None, meter)
+            plain = replace(PLAIN_RECIPE, memory=planner.backend.default_recipe.memory)
+            return planner.tried((plain, *_fastest(planner)), None, meter)
 
 
 def joint_plan(
@@ -95,11 +94,9 @@ def joint_plan(
     return answer, chosen.planner.of_execution(answer.plan.recipe).backend
 
 
-def _fastest(planner: Planner) -> Iterator[Recipe]:
-    """Layers one by one, and what the papers propose that are planned fastest."""
-    memory = planner.backend.default_recipe.memory
-    yield replace(PLAIN_RECIPE, memory=memory)
-    yield from itertools.islice(of_papers(memory), NUM_FAST)
+def _fastest(planner: Planner, count: int = NUM_FAST) -> Iterator[Recipe]:
+    """What the papers propose that are planned fastest."""
+    return itertools.islice(of_papers(planner.backend.default_recipe.memory), count)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,14 +116,15 @@ class _Graphs:
         return min(self.found, key=lambda one: one.cost)
 
     def steps(self) -> Iterator[Step]:
-        """All that is tried: on the graph that is better at first, then on the others."""
+        """All that is tried: on the graph that is better at first, then on the others. Sums in parts gain
+        within kernels, so that the paper that is planned fastest says which one that is."""
         planner, options = self.plain.planner, self.plain.planner.options
         yield self.split_sums, 0.5
-        if not (options.only or is_large(planner)):
-            yield self.plain.try_fastest, 0.3
+        if not (self.split is None or options.only or is_large(planner)):
+            yield self.plain.try_first_paper, 0.3
         yield self.plan_first, 0.95 if is_large(planner) else 0.5
         if not options.only:
-            yield self.best.try_fastest, 0.3
+            yield self.best.try_fastest, 0.8
             yield from self.best.steps()
         yield self.plain.try_methods, 0.5
         yield self.rewrite, 0.5
@@ -155,14 +153,14 @@ class _Graphs:
 
     def plan_first(self, meter: Meter) -> None:
         """Join the layers of large networks, with their sums in parts where these are cheaper, and try the
-        best recipes on such a graph."""
+        best recipe on such a graph."""
         plain, planner, split = self.plain, self.plain.planner, self.split
         if split is None:
             plain.best = joined(planner, plain.best, meter) or plain.best
         else:
             other = planner.of_graph(split.graph)
             best = joined(other, None, meter)
-            self._add(split, other, best, cheapest(plain.best)[:_NUM_FIRST], meter)
+            self._add(split, other, best, cheapest(plain.best)[:1], meter)
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
@@ -248,6 +246,10 @@ class _Found:
     def try_nearest(self, meter: Meter) -> None:
         """Try recipes that vary the best one."""
         self.best = self.planner.tried(self._portfolio(), self.best, meter)
+
+    def try_first_paper(self, meter: Meter) -> None:
+        """Try the paper that is planned fastest."""
+        self.best = self.planner.tried(_fastest(self.planner, 1), self.best, meter)
 
     def try_fastest(self, meter: Meter) -> None:
         """Try what is planned fastest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Graph, Node
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.ir.split_sums import split_sums, summed_channels
 from tilewright.joint.launched.content import Content, Kernel, Numbered
@@ -18,6 +18,7 @@ from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.planning import Meter
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 from tilewright.schedule.space import SAME_SUMS
 
 _MOST_PARTS = 32
@@ -27,45 +28,74 @@ _CLEARLY = 0.98
 
 
 def parts_of_sums(partition: Partition, machine: Machine, meter: Meter) -> dict[Node, int]:
-    """In how many parts nodes of a partition into layers sum, of those for which that is cheaper."""
+    """In how many parts nodes of a partition into layers sum, of those for which that is cheaper: as far as
+    the time goes, first where cores that are filled would save most."""
     if machine.limits.num_cores == 1 or not machine.pads_kernels:
         return {}
     found: dict[Node, int] = {}
-    known: dict[Hashable, int] = {}
+    with meter.ending_early():
+        for sums in sorted(_candidates(partition, machine), key=lambda sums: -sums.saved):
+            checkpoint()
+            if meter.is_over:
+                break
+            if cost_as_kernel(sums.in_parts, sums.layer.quality, machine) < _CLEARLY * sums.cost:
+                found |= dict.fromkeys(sums.nodes, sums.num_parts)
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class _Sums:
+    """Sums of `nodes` in layers of equal structure, of which one is `layer`, which takes `cost` with whole
+    sums; parts fill so many times as many cores."""
+
+    layer: Partition
+    in_parts: Graph
+    num_parts: int
+    cost: float
+    times_filled: float
+    nodes: list[Node]
+
+    @property
+    def saved(self) -> float:
+        """What the network would save if all of a layer's cost were its products."""
+        return len(self.nodes) * self.cost * (1 - 1 / self.times_filled)
+
+
+def _candidates(partition: Partition, machine: Machine) -> list[_Sums]:
+    """The sums of a network's layers of which parts fill more cores, each structure once."""
+    found: dict[Hashable, _Sums | None] = {}
     numbered = Numbered(partition.graph)
     for subgraph in partition.subgraphs:
         for node in subgraph.nodes:
             if summed_channels(node) == 1:
                 continue
             structure = subgraph.nodes.index(node), kernel_structure(subgraph.nodes, subgraph.outputs)
-            if structure not in known:
+            if structure not in found:
                 checkpoint()
-                if meter.is_over:
-                    return found
-                known[structure] = _parts(numbered, subgraph, node, machine)
-            if known[structure] > 1:
-                found[node] = known[structure]
-    return found
+                found[structure] = _filling(numbered, subgraph, node, machine)
+            elif (sums := found[structure]) is not None:
+                sums.nodes.append(node)
+    return [sums for sums in found.values() if sums is not None]
 
 
-def _parts(numbered: Numbered, subgraph: Subgraph, node: Node, machine: Machine) -> int:
-    """The number of parts of a node's sums that is cheapest for its layer; 1: they stay whole."""
+def _filling(numbered: Numbered, subgraph: Subgraph, node: Node, machine: Machine) -> _Sums | None:
+    """A node's sums in the fewest parts that fill nearly most cores; None: they do so whole."""
     content = Content((Kernel((tuple(numbered.numbers[n] for n in subgraph.nodes),)),), ())
-    part = numbered.part(content).partition
-    twin = part.graph.nodes[subgraph.nodes.index(node)]
+    layer = numbered.part(content).partition
+    twin = layer.graph.nodes[subgraph.nodes.index(node)]
     filled = {1: machine.cores_worth(twin)}
     count, enough = 2, _AS_FULL * machine.limits.num_cores  # no number of parts fills clearly more
     while count <= _MOST_PARTS and summed_channels(node) % count == 0 and filled[count // 2] < enough:
-        sums = split_sums(part.graph, {twin: count}, is_priced_only=True).sums[twin]
+        sums = split_sums(layer.graph, {twin: count}, is_priced_only=True).sums[twin]
         filled[count] = machine.cores_worth(sums)
         count *= 2
     most = max(filled.values())
     best = min(count for count, cores in filled.items() if cores >= _AS_FULL * most)
     if best == 1:
-        return 1
+        return None
     whole = machine.cost.kernel(subgraph).cost(machine.objective)
-    in_parts = split_sums(part.graph, {twin: best}, is_priced_only=True).graph
-    return best if cost_as_kernel(in_parts, part.quality, machine) < _CLEARLY * whole else 1
+    in_parts = split_sums(layer.graph, {twin: best}, is_priced_only=True).graph
+    return _Sums(layer, in_parts, best, whole, filled[best] / filled[1], [node])
 
 
 def with_split_sums(partition: Partition, machine: Machine, meter: Meter) -> Rewritten | None:

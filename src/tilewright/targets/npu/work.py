@@ -314,11 +314,18 @@ class Works:
         return (self._plain(rate, each * volume(region), cores),)
 
     def fewest_cores(
-        self, node: Node, region: Region, num_cores: int, along: Collection[int] | None = None
+        self,
+        node: Node,
+        region: Region,
+        num_cores: int,
+        along: Collection[int] | None = None,
+        *,
+        is_mapped: bool = True,
     ) -> tuple[int, ...]:
         """How to distribute a region of a node's result where nothing else has a say: the fewest cores among
         the fastest ways, in parts that may be uneven. More than can fill their units' tiles do not help. Cut
-        `along` some axes, None: any."""
+        `along` some axes, None: any. Without a mapping a core's units are taken to do all that their tiles
+        allow."""
         task = self._task(node)
         tile: tuple[int, ...] = ()
         if task.work is Work.CONTRACTION:
@@ -329,7 +336,7 @@ class Works:
                 for axis in axes:
                     kinds[axis] = kind
         # Where no tile is to be filled what a core's units can do makes all ways as much slower.
-        mapped = self.products(node, region, is_whole=False) if tile else None
+        mapped = self.products(node, region, is_whole=False) if tile and is_mapped else None
         most = 1.0 if mapped is None else mapped.utilization
         cut = tuple(along is None or axis in along for axis in range(len(region)))
         return _fewest(extents(region), tuple(kinds), tile, num_cores, most, cut)
@@ -354,9 +361,9 @@ class Works:
         blocks = self.blocks(node, region, num_cores)
         if blocks is not None:
             return blocks.cores_worth
-        binding = self.fewest_cores(node, region, num_cores)
-        cores = volume(region) / prod(_part(region, binding))
         task = self._task(node)
+        binding = self.fewest_cores(node, region, num_cores, is_mapped=False)
+        cores = volume(region) / prod(_part(region, binding))
         if task.work is not Work.CONTRACTION or task.shape is None:
             return cores
         return cores * _filled(self.rates.of(task.work, task.dtypes, node).unit, task.shape, region, binding)
