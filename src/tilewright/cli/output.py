@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,7 +263,17 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def progress(what: str) -> Iterator[Update]:
-    """A bar on a terminal, lines if verbose, else silence; gives `update(what, done=None, total=None)`."""
+    """A bar on a terminal, lines if verbose, else silence; gives `update(what, done=None, total=None)`.
+
+    What libraries print meanwhile, as Ray does of a process that died, goes to standard error: standard
+    output is for results, of which a program may read one JSON document.
+    """
+    with redirect_stdout(sys.stderr), _shown_progress(what) as update:
+        yield update
+
+
+@contextmanager
+def _shown_progress(what: str) -> Iterator[Update]:
     manner = MANNER.get()
     if manner.quiet or not sys.stderr.isatty():
         yield _spoken() if manner.verbose and not manner.quiet else _silent

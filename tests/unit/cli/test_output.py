@@ -88,6 +88,22 @@ def test_a_figure_stands_on_one_line_however_wide_the_table_is(capsys: pytest.Ca
     assert out.count("x") == 60
 
 
+@pytest.mark.parametrize("manner", [Manner(quiet=True), Manner(json=True), Manner(verbose=True)])
+def test_what_others_print_meanwhile_is_no_part_of_a_result(
+    capsys: pytest.CaptureFixture[str], manner: Manner
+) -> None:
+    token = MANNER.set(manner)
+    try:
+        with progress("planning"):
+            print("a process of the cluster died")
+        print_json("zoo", {"a": 1})
+    finally:
+        MANNER.reset(token)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["a"] == 1
+    assert "a process of the cluster died" in said.err
+
+
 def test_progress_says_its_share_and_the_time_that_is_left() -> None:
     now = iter([0.0, 10.0, 15.0, 20.0, 26.0])
     pace = Pace(lambda: next(now))
