@@ -21,7 +21,7 @@ from tilewright.errors import UsageError
 from tilewright.mapping.sweep import crews
 from tilewright.mapping.sweep.workers import Processes
 from tilewright.options import Options
-from tilewright.report.plan_sweep import PlanSweep
+from tilewright.report.plan_sweep import PlanSweep, SweptMachine, SweptPlan, plan_sweep_page
 
 AXES = ("target=a310,jetson-nano",)
 MOST_SENT = 1 << 16
@@ -202,3 +202,17 @@ def test_what_cannot_be_swept_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=why):
         swept(models, sweep, **settings)
+
+
+def test_networks_are_named_by_their_files_where_these_differ() -> None:
+    def shown(*networks: str) -> list[str]:
+        plans = tuple(SweptPlan(network, error="none") for network in networks)
+        machine = SweptMachine("a310", None, (), None, plans, "")
+        swept = PlanSweep(networks, "joint", "latency", (), (machine,), is_interrupted=False)
+        (table,) = swept.tables()
+        page = plan_sweep_page(swept)
+        assert all(swept.short(network) in page for network in networks)
+        return [row[1] for row in table.rows]
+
+    assert shown("models/small.onnx", "/large.onnx") == ["small.onnx", "large.onnx"]
+    assert shown("a/model.onnx", "b/model.onnx") == ["a/model.onnx", "b/model.onnx"]

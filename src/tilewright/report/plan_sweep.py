@@ -91,6 +91,11 @@ class PlanSweep(Result):
         )
         return ", ".join(said) or machine.target
 
+    def short(self, network: str) -> str:
+        """A network's file without its folders, where that names no other one."""
+        name = Path(network).name
+        return name if [Path(other).name for other in self.networks].count(name) == 1 else network
+
     def tables(self) -> Sequence[Table]:
         """A row for each machine and network."""
         axes = tuple(axis.split(".", 1)[-1] for axis in self.axes) or ("target",)
@@ -99,7 +104,7 @@ class PlanSweep(Result):
         for machine in self.machines:
             values = machine.values if self.axes else (machine.target,)
             for plan in machine.plans:
-                rows.append((*values, plan.network, *_figures(machine, plan)))
+                rows.append((*values, self.short(plan.network), *_figures(machine, plan)))
         title = f"planned by {self.recipe} for {self.objective}"
         right = tuple(range(len(axes) + 1, len(axes) + 6))
         return (Table(heads, tuple(rows), title, right, (len(axes) + 2,)),)
@@ -154,7 +159,8 @@ _HEADS = ("network", "ms", "at least, ms", "energy, mJ", "past main memory, MB",
 
 def plan_sweep_page(sweep: PlanSweep) -> str:
     """One HTML page that needs no network; what has no plan is listed with the reason."""
-    what = f"{', '.join(sweep.networks)}, planned by {sweep.recipe} for {sweep.objective}."
+    networks = ", ".join(map(sweep.short, sweep.networks))
+    what = f"{networks}, planned by {sweep.recipe} for {sweep.objective}."
     parts = [note(what), note(_SAID)]
     if sweep.is_interrupted:
         parts.append(note("Interrupted: what was not reached is left out."))
@@ -188,14 +194,14 @@ def plan_sweep_page(sweep: PlanSweep) -> str:
     ]
     parts += [heading("Machines"), html_table(("machine", *axes, _TIME, _ENERGY, _AREA, "unbeaten"), rows)]
     parts += [_machine(sweep, number, machine) for number, machine in numbered]
-    return page(f"{', '.join(sweep.networks)} on {counted(len(sweep.machines), 'machine')}", parts)
+    return page(f"{networks} on {counted(len(sweep.machines), 'machine')}", parts)
 
 
 def _machine(sweep: PlanSweep, number: int, machine: SweptMachine) -> str:
     """What is behind a dot: each network's plan, or why there is none."""
     rows = [
         (
-            plan.network,
+            sweep.short(plan.network),
             _shown(None if plan.time_s is None else plan.time_s * 1e3),
             _shown(None if plan.bound_s is None else plan.bound_s * 1e3),
             _shown(None if plan.energy_j is None else plan.energy_j * 1e3),
