@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,28 @@ def test_a_call_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
         endless()
     assert time.monotonic() - started < 10
     assert sound()
+
+
+def test_time_in_which_the_worker_waits_for_a_processor_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask, used_ns = WorkerProcess.ask, 0
+
+    def late(self: WorkerProcess, request: Sequence[bytes | memoryview], limit_s: float) -> list[bytes]:
+        time.sleep(0.2)
+        kind, own_ns, *rest = ask(self, request, limit_s)
+        return [kind, b"%d" % (int(own_ns) + used_ns), *rest]
+
+    monkeypatch.setattr(native, "MAX_IMPORT_S", 0.15)
+    monkeypatch.setattr(WorkerProcess, "ask", late)
+    with native.session(0, 0):
+        sound()
+        native.check_time()
+    used_ns = 150_000_000
+    with native.session(0, 0):
+        sound()
+        with pytest.raises(ModelRejected, match="reading the model takes longer"):
+            native.check_time()
 
 
 def test_a_call_that_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
