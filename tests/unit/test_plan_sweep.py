@@ -212,7 +212,7 @@ def test_networks_are_named_by_their_files_where_these_differ() -> None:
         (table,) = swept.tables()
         page = plan_sweep_page(swept)
         assert all(swept.short(network) in page for network in networks)
-        return [row[1] for row in table.rows]
+        return [str(row[1]) for row in table.rows]
 
     assert shown("models/small.onnx", "/large.onnx") == ["small.onnx", "large.onnx"]
     assert shown("a/model.onnx", "b/model.onnx") == ["a/model.onnx", "b/model.onnx"]
