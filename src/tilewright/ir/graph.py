@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -86,7 +87,7 @@ class Value:
     @property
     def num_elements(self) -> int:
         """Product of the shape."""
-        return int(np.prod(self.shape, dtype=np.int64)) if self.shape else 1
+        return int(prod(self.shape))
 
     @property
     def size_bytes(self) -> int:

@@ -15,6 +15,9 @@ from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region, hull, input_regions
 from tilewright.records import dataclass
 
+_MOST_VALUES = 4096
+"""Regions of all values of some nodes that are remembered, at most."""
+
 
 @dataclass(slots=True)
 class _NodeMap:
@@ -36,6 +39,7 @@ class RegionMaps:
     def __init__(self) -> None:
         self._maps: dict[Hashable, _NodeMap] = {}
         self._of_node: dict[Node, _NodeMap] = {}
+        self._values: dict[tuple[object, ...], Mapping[Value, Region]] = {}
 
     def of_copies(self) -> RegionMaps:
         """The same functions for nodes that are copies, which these do not keep alive."""
@@ -51,6 +55,16 @@ class RegionMaps:
                 node_structure(node), _NodeMap(node)
             )
         return regions_of_node(output, region)
+
+    def values_of(self, nodes: Sequence[Node], wanted: Mapping[Value, Region]) -> Mapping[Value, Region]:
+        """What `value_regions` says, remembered for as many questions as plans that differ a little ask."""
+        key = (*nodes, *wanted.items())
+        found = self._values.get(key)
+        if found is None:
+            if len(self._values) >= _MOST_VALUES:
+                self._values.clear()
+            found = self._values[key] = value_regions(nodes, wanted, self)
+        return found
 
     def macs_of(self, node: Node) -> int:
         """Multiply-accumulates of a node, counted once."""

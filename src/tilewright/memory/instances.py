@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, intersect, volume
 from tilewright.memory.base import Buffer, MemoryLevel, MemoryProblem
-from tilewright.partition.layers import Layer, LayerRegions
+from tilewright.partition.layers import Layer
 from tilewright.partition.rows import ChainInstance
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
@@ -144,7 +143,6 @@ class _Expander:
         self.kept: dict[
             tuple[int, int], dict[Value, list[int]]
         ] = {}  # by chain: buffers of earlier instances
-        self.layer_regions = LayerRegions(graph.maps)
         self.in_place = graph.partition.in_place
         self.together: Mapping[int, tuple[int, int]] = {}
         self.behind: Mapping[int, int] = {}  # of steps that groups of cores run: the last one of the round
@@ -186,14 +184,14 @@ class _Expander:
             self._add_chained(node, node.rows, sources)
             return
         subgraph = self.graph.partition.subgraphs[node.subgraph_id]
-        regions = value_regions(subgraph.nodes, node.outputs, self.graph.maps)
+        maps = self.graph.maps
+        regions = maps.values_of(subgraph.nodes, node.outputs)
         for number, layer in enumerate(self.graph.partition.layers_of(subgraph)):
             outputs = [v for v in layer.outputs if v in regions]
             if not outputs:
                 continue
-            needs = self.layer_regions.needs_of(layer, tuple(regions.get(v) for v in layer.outputs)).inputs
-            read = zip(layer.inputs, needs, strict=True)
-            reads = tuple(Read(v, r, sources.get(v)) for v, r in read if r is not None)
+            needed = maps.values_of(layer.nodes, {v: regions[v] for v in outputs})
+            reads = tuple(Read(v, needed[v], sources.get(v)) for v in layer.inputs if v in needed)
             writes = tuple(self._add_buffer(node, v, regions[v]) for v in outputs)
             sources.update(zip(outputs, writes, strict=True))
             self._add_layer(node, number, layer, reads, writes)

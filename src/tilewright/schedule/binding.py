@@ -19,7 +19,6 @@ from functools import cache, lru_cache
 from math import isqrt, prod
 
 from tilewright.ir.graph import Value
-from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region
 from tilewright.schedule.core_groups import CoreGroups
 from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode, Kind
@@ -258,7 +257,7 @@ class _Binder:
         # Of an instance that keeps rows, what it would read without them: a part of it needs all its halos.
         inputs = node.inputs
         if node.rows is not None:
-            inputs = value_regions(subgraph.nodes, node.outputs, self.graph.maps)
+            inputs = self.graph.maps.values_of(subgraph.nodes, node.outputs)
         parts: dict[Value, Region] = {}
         for value, region in node.outputs.items():
             part = list(region)
@@ -266,7 +265,7 @@ class _Binder:
                 start, stop = part[axis]
                 part[axis] = (start, start + -(-(stop - start) // factor))
             parts[value] = tuple(part)
-        regions = value_regions(subgraph.nodes, parts, self.graph.maps)
+        regions = self.graph.maps.values_of(subgraph.nodes, parts)
         return {v: _shrunk(inputs[v], regions[v]) for v in node.inputs if v in regions}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tilewright.ir.graph import Value
-from tilewright.ir.graph_regions import RegionMaps, value_regions
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.region import Region, intersect
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.partition.layers import LayerRegions
@@ -207,7 +207,7 @@ class _Builder:
         self, subgraph: Subgraph, split: Split, index: int, rows: ChainInstance | None = None
     ) -> int:
         outputs = {v: instance_region(v.shape, split, index) for v in outputs_of(subgraph)}
-        regions = value_regions(subgraph.nodes, outputs, self.maps) if rows is None else rows.inputs
+        regions = self.maps.values_of(subgraph.nodes, outputs) if rows is None else rows.inputs
         inputs = {v: regions[v] for v in subgraph.inputs if v in regions}
         taken: list[tuple[int, Value, Region]] = []
         for value, region in inputs.items():

@@ -14,7 +14,7 @@ from tilewright.ir.extract import part_of
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.joint.base import bits
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
-from tilewright.partition.layers import layer_of
+from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Provenance, Quality, Status
 from tilewright.records import dataclass
@@ -97,6 +97,7 @@ class Numbered:
     results: tuple[tuple[tuple[Value, int], ...], ...] = field(init=False, repr=False)
     wanted: frozenset[Value] = field(init=False, repr=False)
     ends: frozenset[Value] = field(init=False, repr=False)
+    _layers: dict[tuple[int, ...], Layer] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         nodes = tuple(self.graph.nodes)
@@ -111,6 +112,12 @@ class Numbered:
         object.__setattr__(self, "wanted", frozenset(self.graph.outputs))
         ends = frozenset((*self.graph.inputs, *self.graph.outputs))
         object.__setattr__(self, "ends", ends if self.network is None else ends & self.network.ends)
+
+    def layer(self, numbers: tuple[int, ...]) -> Layer:
+        """Nodes by their numbers as a layer of the network."""
+        if numbers not in self._layers:
+            self._layers[numbers] = layer_of([self.nodes[i] for i in numbers], self.wanted)
+        return self._layers[numbers]
 
     def contents(self, schedule: Schedule) -> Iterator[Content]:
         """The blocks of a schedule of this graph: stages that end all of the subgraphs that they begin."""

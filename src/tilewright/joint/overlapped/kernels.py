@@ -13,7 +13,6 @@ from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.footprint import SubgraphPart, joined, single
-from tilewright.partition.layers import layer_of
 from tilewright.partition.split import WHOLE, Split, SplitOption, instance_region, split_of
 
 _MAX_INSTANCES = 64
@@ -63,8 +62,7 @@ class Kernels:
 
     def _single(self, layer: tuple[int, ...]) -> SubgraphPart:
         if layer not in self._singles:
-            nodes = [self.numbered.nodes[i] for i in layer]
-            self._singles[layer] = single(layer_of(nodes, self.numbered.wanted), layer[0])
+            self._singles[layer] = single(self.numbered.layer(layer), layer[0])
         return self._singles[layer]
 
     def outputs(self, layers: tuple[tuple[int, ...], ...]) -> tuple[Value, ...]:

@@ -14,7 +14,6 @@ from typing import Literal
 
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
-from tilewright.partition.layers import layer_of
 from tilewright.planning import Provenance
 from tilewright.records import dataclass
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
@@ -229,10 +228,7 @@ def arranged(problem: PartitionProblem, numbered: Numbered, plan: NestPlan) -> A
     )
     by_id = {partition.subgraph_of(nodes[next(k.nodes)]).id: k for k in kernels}
     home = {kernel: place for place, nest in enumerate(plan.nests) for kernel in nest.kernels}
-    layers = tuple(
-        tuple(layer_of([nodes[i] for i in x], numbered.wanted) for x in by_id[s.id].layers)
-        for s in partition.subgraphs
-    )
+    layers = tuple(tuple(map(numbered.layer, by_id[s.id].layers)) for s in partition.subgraphs)
     splits = tuple(by_id[s.id].split for s in partition.subgraphs)
     partition = replace(partition, splits=splits, layers=layers)
     homes = tuple(home[by_id[s.id]] for s in partition.subgraphs)

@@ -335,8 +335,10 @@ class NpuBackend(Backend):
         texts = [text for spec in specs for text in (str(spec), _late(spec))]
         return list(dict.fromkeys((memory, *map(MEMORY_PLANNERS.canonical, texts))))
 
-    def _judged(self, schedule: Schedule, recipe: Recipe, most: float) -> tuple[SimulatedPlan, float]:
-        """A plan of a schedule and its cost. Nothing of it is kept.
+    def _judged(
+        self, schedule: Schedule, recipe: Recipe, most: float, known: InstanceGraph | None = None
+    ) -> tuple[SimulatedPlan, float]:
+        """A plan of a schedule and its cost, with its instances if they are known. Nothing of it is kept.
 
         Raises:
             Outclassed: it costs more than `most`.
@@ -344,7 +346,7 @@ class NpuBackend(Backend):
             BudgetExceeded: main memory holds too much.
         """
         objective, policy = self.options.objective, self._policy_of(recipe.execution)
-        instances, order = instances_of(schedule, self.types, maps=self.analysis.maps)
+        instances, order = instances_of(schedule, self.types, known, self.analysis.maps)
         separate = policy.launches == "each subgraph"
         planned = simulated_order(
             instances,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.errors import InfeasibleMapping
@@ -14,7 +13,7 @@ from tilewright.targets.npu.groups import Fetch, free_bytes, held_weights, step_
 from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulated_step import SimulatedStep
-from tilewright.targets.npu.steps import lower
+from tilewright.targets.npu.steps import fetches, lower
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
 
@@ -48,9 +47,11 @@ def lower_in_groups(
         groups = step_groups(cores, free, residents, machine)
         return lower(plan, bindings, machine, types, residents, tiler, groups, works, known)
 
-    first = lowered(residents)
-    residents = replace(residents, stay=stays)
-    held = held_weights(_fetches(first), free, stays=stays)
+    works, known = works or Works(machine, types), known or KnownSteps()
+    needed = fetches(plan, bindings, machine, residents, tiler, works, known)
+    plain, residents = residents, replace(residents, stay=stays)
+    fetched = (Fetch(g, w.key, w.size_bytes * w.num_copies) for g, w in needed if w.key is not None)
+    held = held_weights(fetched, free, stays=stays)
     choices = [held] if any(held) else []
     for choice in (*choices, ()):
         chosen = replace(residents, held=choice)
@@ -61,22 +62,12 @@ def lower_in_groups(
             equal = with_equal_parts(residents, cores, left, machine.num_cores_per_cluster)
             shared = tuple(
                 (w.key, w.size_bytes)
-                for step in first
-                for w in step.weights
-                if w.key is not None and not (choice and step.group and w.key in choice[step.group.number])
+                for group, w in needed
+                if w.key is not None and not (choice and w.key in choice[group])
             )
             chosen = replace(choose_residents(shared, equal.pools), held=choice, stay=True)
-        if chosen == residents:
-            return first, residents
         try:
             return lowered(chosen), chosen
         except InfeasibleMapping:
             continue
-    return first, replace(residents, stay=False)
-
-
-def _fetches(steps: tuple[SimulatedStep, ...]) -> Iterator[Fetch]:
-    for step in steps:
-        for weight in step.weights:
-            if weight.key is not None and step.group is not None:
-                yield Fetch(step.group.number, weight.key, weight.size_bytes * weight.num_copies)
+    return lowered(plain), replace(residents, stay=False)

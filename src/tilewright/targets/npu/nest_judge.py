@@ -6,6 +6,7 @@ import random
 from array import array
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.hardware.element_types import ElementTypes
@@ -34,7 +35,7 @@ from tilewright.planning.portfolio import Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress, SearchEnded, after_the_end, interrupt_search
 from tilewright.schedule.base import Instance, Schedule
-from tilewright.schedule.instances import instance_graph
+from tilewright.schedule.instances import InstanceGraph, instance_graph
 from tilewright.targets.base import Improved, MakeProgram
 from tilewright.targets.npu.costs import UNPRICED
 from tilewright.targets.npu.kernels import fastest_binding
@@ -42,9 +43,16 @@ from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.recipes import ALPHAS
 from tilewright.targets.npu.work import Works
 
-Simulate = Callable[[Schedule, Recipe, float], "tuple[SimulatedPlan, float]"]
-"""Simulates a schedule, placed and run as a recipe says: the plan and its cost. A plan that is seen to cost
-more than some value is refused."""
+
+class Simulate(Protocol):
+    """What simulates schedules."""
+
+    def __call__(
+        self, schedule: Schedule, recipe: Recipe, most: float, known: InstanceGraph | None = None
+    ) -> tuple[SimulatedPlan, float]:
+        """A schedule, placed and run as a recipe says: the plan and its cost. One that is seen to cost more
+        than `most` is refused; `known` are the schedule's instances, if they were made."""
+        ...
 
 
 class NestJudge:
@@ -62,7 +70,7 @@ class NestJudge:
     def __call__(self, plan: NestPlan, most: float) -> Judged | None:
         """What a plan costs; None of one that is impossible, or seen to cost more than `most`."""
         try:
-            schedule, placed, places = self.schedule(plan)
+            schedule, instances, placed, places = self._scheduled(plan)
             kernels = tuple(placed.kernels[place] for place in places)
             order = array("q", (n for i in schedule.instances() for n in (i.subgraph_id, i.index))).tobytes()
             key = kernels, order, replace(placed, nests=())
@@ -70,7 +78,7 @@ class NestJudge:
                 # Nests that are cut otherwise, or have another rule, may run in the same order.
                 cost, losses = self._known[key]
                 return Judged(placed, cost, _by_place(losses, places), is_known=True)
-            planned, cost = self.simulate(schedule, recipe_of(placed), most)
+            planned, cost = self.simulate(schedule, recipe_of(placed), most, instances)
         except InternalError:
             raise
         except (TilewrightError, ValueError):
@@ -118,12 +126,17 @@ class NestJudge:
         Raises:
             ValueError: kernels wait for each other.
         """
+        schedule, _, placed, places = self._scheduled(plan)
+        return schedule, placed, places
+
+    def _scheduled(self, plan: NestPlan) -> tuple[Schedule, InstanceGraph, NestPlan, Sequence[int]]:
+        """The same with the instances of the schedule."""
         found = arranged(self.problem, self.numbered, plan)
         partition = found.partition
         graph = instance_graph(kept_as(partition, self.types), partition.splits, self.problem.analysis.maps)
         stages = found.stages(graph, self.num_cores)
         schedule = Schedule(partition, stages, UNPRICED, Provenance(NAME), partition.splits)
-        return schedule, found.plan, found.places
+        return schedule, graph, found.plan, found.places
 
 
 def recipe_of(plan: NestPlan) -> Recipe:

@@ -122,7 +122,8 @@ def simulated_order(
     known = known or KnownSteps()
     if cores is None:
         if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
-            weights = fetches(scopes, bindings, machine, residents, tiler, works, known)
+            needed = fetches(scopes, bindings, machine, residents, tiler, works, known)
+            weights = [(w.key, w.size_bytes) for _, w in needed if w.key is not None]
             residents = choose_residents(weights, residents.pools)
         steps = lower(scopes, bindings, machine, types, residents, tiler, works=works, known=known)
     else:

@@ -78,9 +78,9 @@ def fetches(
     tiler: Tiler,
     works: Works,
     known: KnownSteps,
-) -> tuple[tuple[str, int], ...]:
-    """The weights that steps need which all cores run, by key with their bytes, as often as they need them;
-    of `lower`'s arguments."""
+) -> tuple[tuple[int, Weight], ...]:
+    """The weights that steps need, as often as they need them, with the number of the group of cores that
+    runs the step, 0 where all cores do; of `lower`'s arguments."""
     return tuple(_Lowering(plan, bindings, machine, works, residents, tiler, (), known).fetches())
 
 
@@ -143,12 +143,15 @@ class _Lowering:
             )
         )
 
-    def fetches(self) -> Iterator[tuple[str, int]]:
+    def fetches(self) -> Iterator[tuple[int, Weight]]:
+        cores = self.bindings.cores
         for step in self.plan.steps:
             if step.operators:
+                checkpoint()
+                group = 0 if cores is None else cores.of_nodes[step.node]
+                self.num_cores = self.num_cores if cores is None else cores.groups[group].num_cores
                 regions, exact = self._regions(step, self._made(step))
-                weights = (weight for weight, _ in self._weights(step, regions, exact))
-                yield from ((w.key, w.size_bytes) for w in weights if w.key is not None)
+                yield from ((group, w) for w, _ in self._weights(step, regions, exact) if w.key is not None)
 
     def _made(self, step: InstanceStep) -> dict[Value, Region]:
         """What a step writes."""

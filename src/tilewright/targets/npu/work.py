@@ -6,6 +6,7 @@ energy says the machine.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -339,7 +340,7 @@ class Works:
         mapped = self.products(node, region, is_whole=False) if tile and is_mapped else None
         most = 1.0 if mapped is None else mapped.utilization
         cut = tuple(along is None or axis in along for axis in range(len(region)))
-        return _fewest(extents(region), tuple(kinds), tile, num_cores, most, cut)
+        return fewest_parts(extents(region), tuple(kinds), tile, num_cores, most, cut)
 
     def blocks(self, node: Node, region: Region, num_cores: int) -> Blocks | None:
         """How blocks of threads that make a region of a node's result fill cores; None where the machine does
@@ -433,7 +434,7 @@ def _part(region: Region, binding: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _fewest(
+def fewest_parts(
     extents: tuple[int, ...],
     kinds: tuple[str, ...],
     tile: tuple[int, ...],
@@ -447,20 +448,32 @@ def _fewest(
     A core's units do no more than `most_utilization` of what they could, however full their tiles are: then
     even parts count for more than full tiles.
     """
+    last = max((axis for axis, is_free in enumerate(is_cut) if is_free), default=-1)
     best: tuple[tuple[float, int], tuple[int, ...]] | None = None
+
+    def cost_of(counts: tuple[int, ...]) -> float:
+        largest = prod(-(-extent // count) for extent, count in zip(extents, counts, strict=True))
+        work = max(_rounded_work(extents, counts, kinds, tile), largest / most_utilization)
+        return float(f"{work:.12g}")  # floats that are equal but for rounding tie
 
     def search(axis: int, counts: tuple[int, ...], left: int) -> None:
         nonlocal best
-        if axis == len(extents):
-            largest = prod(-(-extent // count) for extent, count in zip(extents, counts, strict=True))
-            work = max(_rounded_work(extents, counts, kinds, tile), largest / most_utilization)
-            cost = float(f"{work:.12g}"), prod(counts)  # floats that are equal but for rounding tie
-            if best is None or cost < best[0] or (cost == best[0] and counts > best[1]):
-                best = cost, counts
+        if axis < last:
+            for count in _part_counts(extents[axis], left) if is_cut[axis] else (1,):
+                search(axis + 1, (*counts, count), left // count)
             return
-        for count in _part_counts(extents[axis], left) if is_cut[axis] else (1,):
-            search(axis + 1, (*counts, count), left // count)
+        # More parts along the last axis that is cut never take longer: of those, the fewest as fast as most.
+        ones = (1,) * (len(extents) - axis - 1)
+        choices = _part_counts(extents[axis], left) if axis == last else (1,)
+        least = cost_of((*counts, choices[-1], *ones))
+        place = bisect_left(choices, True, key=lambda count: cost_of((*counts, count, *ones)) <= least)
+        found = (*counts, choices[place], *ones)
+        cost = least, prod(found)
+        if best is None or cost < best[0] or (cost == best[0] and found > best[1]):
+            best = cost, found
 
+    if not extents:
+        return ()
     search(0, (), num_cores)
     assert best is not None
     return best[1]
