@@ -76,13 +76,13 @@ def test_random_search_keeps_every_limit() -> None:
     assert sum(answered) > len(answered) // 2
 
 
-def test_mappings_at_once_keep_every_limit() -> None:
+def test_short_searches_keep_every_limit() -> None:
     answered = []
 
     @settings(max_examples=12, deadline=None)
     @given(LAYERS, gpus())
     def check(problem: Problem, machine: Machine) -> None:
-        answered.append(keeps_every_limit(Exact(pads=False, at_once=True), problem, machine))
+        answered.append(keeps_every_limit(Exact(pads=False, max_search_states=1000), problem, machine))
 
     check()
     assert sum(answered) > len(answered) // 2

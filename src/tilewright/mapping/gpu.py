@@ -118,15 +118,17 @@ def solve_blocks(
         # What it answers does not fit in whole warps.
     views = _views(problem, machine, cost_options)
     # Blocks of other sizes, and layers padded otherwise, are CoSA's to know.
-    at_once = isinstance(mapper, Exact) and mapper.at_once
-    asks_cosa = isinstance(mapper, Exact) and objective != "energy" and not at_once
+    is_short = isinstance(mapper, Exact) and mapper.is_short
+    asks_cosa = isinstance(mapper, Exact) and objective != "energy"
     of_sizes = budget
     if asks_cosa and budget.deadline_s is not None:
         of_sizes = replace(budget, deadline_s=_SHARE_OF_SIZES * budget.deadline_s)
     if isinstance(mapper, Exact) and not mapper.pads and objective == "latency":
-        views = tried.most_promising(views)
+        views = tried.most_promising(views, *((_NUM_FASTER, inf) if is_short else (1, _CLEARLY)))
     for number, view in enumerate(views):
         checkpoint()
+        if isinstance(mapper, Exact) and is_short and tried.is_within(_NEARLY, pads=mapper.pads):
+            break
         searcher = mapper
         if num_trials is not None and isinstance(mapper, Sampler):
             of_view = (num_trials - tried.num_evaluations) // (len(views) - number)
@@ -135,7 +137,7 @@ def solve_blocks(
             searcher = mapper.limited(of_view)
         known = isinstance(mapper, Exact) and tried.best is not None
         bound = tried.bound_of(view, pads=mapper.pads) if isinstance(mapper, Exact) and known else 0.0
-        if tried.is_hopeless(view, bound) or (at_once and known and tried.is_within(_FAR, pads=False)):
+        if tried.is_hopeless(view, bound, _NEARLY if is_short else 1.0):
             continue
         left_s = _left_s(of_sizes, started)
         if left_s is not None:
@@ -240,9 +242,11 @@ def least_cycles_of_sizes(problem: Problem, view: BlockView) -> dict[int, float]
 WHOLE_BLOCKS = Rule("in blocks of the sizes that were tried, all warps busy")
 _MOST_PADDING = 1.25
 _CLEARLY = 0.98
-_FAR = 1.1  # times the bound, beyond which a short search asks CoSA
+_FAR = 1.3  # times the bound, beyond which a short search asks CoSA
 _SHARE_OF_SIZES = 0.7  # of the time, if CoSA is asked, too
 _ROUNDING = 1e-9
+_NEARLY = 1.015  # times the bound, within which a short search is content
+_NUM_FASTER = 3  # sizes besides those that are always tried
 _MOST_PADDED = 6
 
 
@@ -322,16 +326,17 @@ class _Tried:
         """Least cycles of computing without padding, by the threads of a block in whole warps."""
         return least_cycles_of_sizes(self.problem, self.whole_block())
 
-    def most_promising(self, views: list[BlockView]) -> list[BlockView]:
-        """Views of sizes, those with the least cycles of computing without padding first, and before them the
-        size that computes fastest of all where none of these does."""
+    def most_promising(self, views: list[BlockView], count: int, factor: float) -> list[BlockView]:
+        """These views and those of the sizes that compute fastest without padding, so many of them, in less
+        than so many times the cycles of these; the fastest first."""
         least = self.least_of_sizes
-        fastest = min(least, key=lambda size: (least[size], size))
-        if views and least[fastest] < _CLEARLY * min(least.get(view.num_threads, inf) for view in views):
-            view = block_view(self.machine, fastest)
-            if _takes(view, self.problem, self.cost_options):
-                views = [view, *views]
-        return sorted(views, key=lambda view: least.get(view.num_threads, inf))
+        sizes = {view.num_threads for view in views}
+        limit = factor * min((least.get(size, inf) for size in sizes), default=0.0)
+        by_cycles = sorted(least, key=lambda size: (least[size], size))
+        faster = [size for size in by_cycles if least[size] < limit and size not in sizes]
+        others = (block_view(self.machine, size) for size in faster[:count])
+        fitting = (view for view in others if _takes(view, self.problem, self.cost_options))
+        return sorted((*views, *fitting), key=lambda view: least.get(view.num_threads, inf))
 
     def is_within(self, factor: float, *, pads: bool) -> bool:
         """Whether the best answer costs no more than so many times what no block of any size beats."""
@@ -348,10 +353,10 @@ class _Tried:
             return float(ceil(least * (1 - _ROUNDING)))
         return bound_padded(self.task(view, self.problem), self.value / self._cycle_length(view))
 
-    def is_hopeless(self, view: BlockView, bound: float) -> bool:
-        """Whether no block of a size, with that bound, is as good as the best answer."""
+    def is_hopeless(self, view: BlockView, bound: float, factor: float) -> bool:
+        """Whether no block of a size, with that bound, is so many times as good as the best answer."""
         bound *= self._cycle_length(view)
-        if bound <= self.value:
+        if bound * factor <= self.value:
             return False
         self.bounds[view.num_threads] = bound
         return True

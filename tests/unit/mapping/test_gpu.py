@@ -449,11 +449,11 @@ def test_blocks_have_as_many_threads_as_divide_the_output_well(extents: tuple[in
 
 
 @pytest.mark.parametrize("machine", ["v100", "k80", "jetson-nano"])
-def test_a_mapping_at_once_fills_the_threads_that_divide_a_layer(machine: str) -> None:
+def test_a_short_search_fills_the_threads_that_divide_a_layer(machine: str) -> None:
     """Where GraphTurbo's rule, which spreads the outermost loops first, leaves nearly all of them idle."""
     gpu, problem = load_preset(machine), convolution({"K": 672, "P": 11, "Q": 11, "C": 3360})
-    budget = Budget(UNLIMITED)
-    found = solve_blocks(Exact(pads=False, at_once=True), problem, gpu, "latency", CostOptions(), budget)
+    budget, short = Budget(UNLIMITED), Exact(pads=False, max_search_states=1000)
+    found = solve_blocks(short, problem, gpu, "latency", CostOptions(), budget)
     by_rule = solve_blocks(Paper(), problem, gpu, "latency", CostOptions(), budget)
     assert isinstance(found, MappingSolution)
     assert isinstance(by_rule, MappingSolution)

@@ -53,9 +53,9 @@ _NEARLY = 1.015
 _FAIRLY = 1.05
 _CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
 _QUICK_STATES = 300_000
-_NEAR = 1.16  # where a short search looks first, times the bound
 _NUM_BLIND, _FEW_STATES = 5, 4_000  # passes, and search states, before good mappings are looked for
 _WIDTHS = (1, 4)
+_SHORT_PASSES = ((1, inf), (4, inf), (ALL, _LIMITS[0]), (ALL, 1.16), (ALL, inf))
 _BLIND, _BOLD = 20_000, 200_000  # search states of a level
 _SHARE_BEFORE_COSA = 0.1  # of the time, after which a search that has nothing takes CoSA's mapping meanwhile
 _MOST_IN_VAIN = 6  # mappings that cost more than their search states said
@@ -80,10 +80,6 @@ class Exact:
     )
     pads: bool = option(
         True, "Also try padded extents: those that fan-outs divide, or without large prime factors."
-    )
-    at_once: bool = option(
-        False,
-        "Follow only the most promising partial mappings of few tiles, none padded: good mappings at once.",
     )
 
     @property
@@ -136,11 +132,6 @@ class Exact:
             _compile()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
-        if self.at_once:
-            best = replace(
-                _Search(problem, self._small(), end_s).run_at_once(known), bound=self._bound(problem)
-            )
-            return best, best.bound
         best = self._unpadded(problem, end_s, known)
         if not Evaluator.suits(problem.problem, problem.cost_options):
             # The search counts no transfers between neighbours, all first fills, multicasts to all instances,
@@ -153,13 +144,6 @@ class Exact:
             if self._value(problem, best) > bound:
                 best = replace(self._padded(problem, best, end_s), bound=best.bound)
         return best, bound
-
-    def _small(self) -> Exact:
-        """This mapper for searches of few tiles and few partial mappings."""
-        max_points = min(self.max_points, _FEW_POINTS)
-        return replace(
-            self, max_points=max_points, max_search_states=min(self.max_search_states, _FEW_STATES)
-        )
 
     def _solution(
         self, problem: MappingProblem, best: _Best, bound: float, seconds: float
@@ -182,7 +166,7 @@ class Exact:
         self, problem: MappingProblem, mapping: Mapping, best: _Best, bound: float
     ) -> Iterator[Bound]:
         """Lower bounds of spaces that hold the mapping, that of all mappings first."""
-        if self.pads and not self.at_once:
+        if self.pads:
             known = bound
             yield Bound(bound, problem.space, "spatial factors and search")
         else:
@@ -305,33 +289,6 @@ class _Search:
             self._narrowly(objective, inf, self.space.least(objective))
         return self.best
 
-    def run_at_once(self, known: _Best | None) -> _Best:
-        """A good mapping, or a known one that is as good: of each tile only a few partial mappings go on.
-
-        Of most layers some mappings take the least cycles there can be: it is one of little energy of these.
-        Else it is the fastest that is found, or one as fast of less energy.
-        """
-        self.best = known or _Best()
-        objective = _NUMBERS[self.task.objective]
-        least = self.space.least(objective)
-        if objective == search_states.LATENCY:
-            self._pass(search_states.ENERGY_WITHIN, inf, least * _LIMITS[0], _WIDTHS[0])
-        for width in _WIDTHS:
-            value = self._value(objective, inf)
-            if value <= least * _FAIRLY:
-                return self._as_found()
-            self.seen = inf
-            self._pass(objective, value, inf, width)
-        if objective == search_states.LATENCY and self.best.cost is not None:
-            self._pass(search_states.ENERGY_WITHIN, inf, float(self.best.cost.cycles), _WIDTHS[0])
-        self._take_by_rule()
-        return self._as_found()
-
-    def _as_found(self) -> _Best:
-        note = f"{len(self.lattice.num_tiles)} tiles, {self.num_search_states} partial mappings"
-        num_states = self.num_search_states
-        return replace(self.best, num_search_states=num_states, is_cut_off=self.is_cut_off, note=note)
-
     def run_within(self, known: _Best) -> _Best:
         """A mapping of less energy that takes no longer than a known one, quickly; else that one."""
         self.best = known
@@ -343,6 +300,8 @@ class _Search:
         """The best mapping, `known` if nothing beats it by 1.5 %, `seed` if nothing beats it at all."""
         self.best, self.refines = known or seed or _Best(), known is None
         match self.task.objective:
+            case _ if self.mapper.is_short:
+                bound, energy_bound = self._shortly(), 0.0
             case "latency":
                 bound, energy_bound = self._latency()
             case "energy" | "edp" as objective:
@@ -392,8 +351,6 @@ class _Search:
         if start == inf:
             return inf
         self.seen = inf
-        if self.mapper.is_short:
-            return self._briefly(objective, cap_cycles, start, must_find=must_find)
         proven, is_blind, last_pass = start, True, 0
         for number, factor in enumerate(_LIMITS):
             if is_blind and (not self.refines or last_pass > _FEW_STATES or number == _NUM_BLIND):
@@ -428,24 +385,31 @@ class _Search:
             return proven
         return max(proven, _proven(answer, known))
 
-    def _briefly(self, objective: int, cap_cycles: float, start: float, *, must_find: bool) -> float:
-        """Look at what is near the bound, then follow few partial mappings of each tile, then as many as
-        there are places for: a short search does not raise its limit. Gives what is proven."""
-        proven = start
-        if self.refines:
-            # Of cycles, what is at the bound itself is worth a look of its own.
-            for factor in (_LIMITS[0], _NEAR) if objective == search_states.LATENCY else (_NEAR,):
-                limit = min(start * factor, self._value(objective, cap_cycles) / _NEARLY)
-                answer = self._pass(objective, limit, cap_cycles)
-                if answer is not None:
-                    proven = max(proven, _proven(answer, limit))
-                    if answer.values:
-                        return proven
-            widths = _WIDTHS if objective == search_states.LATENCY else _WIDTHS[:1]
-            proven = max(proven, self._narrowly(objective, cap_cycles, start, widths))
-            if must_find and self._value(objective, cap_cycles) == inf:
-                return proven
-        return max(proven, self._boldly(objective, cap_cycles, proven))
+    def _shortly(self) -> float:
+        """Follow few partial mappings of each tile, and where what they lead to is not near the bound, all
+        that is near it, then as many as there are places for: a short search does not raise its limit.
+
+        Of least cycles the mapping is one of little energy. Gives what is proven.
+        """
+        objective = _NUMBERS[self.task.objective]
+        proven = least = self.space.least(objective)
+        is_latency = objective == search_states.LATENCY
+        if is_latency:
+            self._pass(search_states.ENERGY_WITHIN, inf, least * _LIMITS[0], _WIDTHS[0])
+        for width, factor in _SHORT_PASSES:
+            value = self._value(objective, inf)
+            if value <= least * _NEARLY:
+                break
+            self.seen = inf
+            limit = min(value if self.refines else value / _NEARLY, least * factor)
+            answer = self._pass(objective, limit, inf, width)
+            if answer is not None:
+                proven = max(proven, _proven(answer, limit))
+        if self._value(objective, inf) > least * _NEARLY and self.refines:
+            self._take_by_rule()
+        if is_latency and self.best.cost is not None:
+            self._pass(search_states.ENERGY_WITHIN, inf, float(self.best.cost.cycles), _WIDTHS[0])
+        return proven
 
     def _boldly(self, objective: int, cap_cycles: float, proven: float) -> float:
         """Look at once at all that could be better, by 1.5 % where something is known before: mostly that is
