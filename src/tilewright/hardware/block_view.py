@@ -12,10 +12,11 @@ What depends on the number of threads is fixed with it, so that there is one vie
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from tilewright.errors import MachineError
-from tilewright.hardware.machine import Level, Machine, Threads, Unit
+from tilewright.hardware.machine import Level, Machine, SameMachine, Threads, Unit
 from tilewright.hardware.operator_view import fastest_multipliers, operator_view
 
 
@@ -68,6 +69,12 @@ def block_view(machine: Machine, num_threads: int, *, shares_registers: bool = T
         MachineError: the machine has no threads, its registers are not next to its shared memory and its
             multipliers, a level of both has shares, or nothing multiplies and accumulates.
     """
+    return _block_view(SameMachine(machine), num_threads, shares_registers)
+
+
+@functools.lru_cache(maxsize=512)
+def _block_view(same: SameMachine, num_threads: int, shares_registers: bool) -> BlockView:
+    machine = same.machine
     limits = block_limits(machine)
     registers, shared, *outside = operator_view(machine).machine.levels
     unit, _, dtype, rate = fastest_multipliers(machine)
@@ -129,6 +136,12 @@ def block_limits(machine: Machine) -> Threads:
     Raises:
         MachineError: there are none, or levels that a view cannot be made of.
     """
+    return _block_limits(SameMachine(machine))
+
+
+@functools.lru_cache(maxsize=16)
+def _block_limits(same: SameMachine) -> Threads:
+    machine = same.machine
     threads, name = machine.threads, f"machine {machine.name!r}"
     if threads is None:
         raise MachineError(f"{name}: threads: is missing; only a GPU has blocks of threads.")

@@ -7,12 +7,13 @@ What is left without them is a machine again, so every mapper and cost model tak
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import MachineError
-from tilewright.hardware.machine import Level, Machine, TensorKind, Unit, Work
+from tilewright.hardware.machine import Level, Machine, SameMachine, TensorKind, Unit, Work
 from tilewright.ir.dtype import DType
 
 
@@ -36,6 +37,12 @@ def operator_view(machine: Machine, work: Work = Work.CONTRACTION) -> OperatorVi
         MachineError: nothing multiplies and accumulates, or runs that class; or the outermost level passes a
             tensor by.
     """
+    return _operator_view(SameMachine(machine), work)
+
+
+@functools.lru_cache(maxsize=64)
+def _operator_view(same: SameMachine, work: Work) -> OperatorView:
+    machine = same.machine
     for kind in TensorKind:
         if kind not in machine.outermost.holds:
             at = f"levels[{len(machine.levels) - 1}].holds"

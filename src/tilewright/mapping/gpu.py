@@ -63,16 +63,25 @@ def view_of(machine: Machine, mapping: Mapping) -> BlockView:
 
 
 def evaluate_blocks(
-    problem: Problem, machine: Machine, mapping: Mapping, cost_options: CostOptions = TIMELOOP
+    problem: Problem,
+    machine: Machine,
+    mapping: Mapping,
+    cost_options: CostOptions = TIMELOOP,
+    known: tuple[BlockView, Cost] | None = None,
 ) -> tuple[Cost, Launch]:
     """The estimated cost of a mapping onto a GPU, in cycles of the GPU, and how it is launched.
+
+    `known` is its cost in the cycles of some view, which is not counted anew where that is the mapping's.
 
     Raises:
         UsageError: loops of unknown dims or levels, or factors that do not cover the problem.
         InfeasibleMapping: more threads, registers or words than a block has; says by how much.
     """
     view = view_of(machine, mapping)
-    cost = evaluate(problem, view.machine, mapping, cost_options)
+    if known is not None and known[0].machine is view.machine:
+        cost = known[1]
+    else:
+        cost = evaluate(problem, view.machine, mapping, cost_options)
     launch = launch_of(problem, view, mapping, cost_options)
     levels = tuple(replace(level, cycles=view.real_cycles(level.cycles)) for level in cost.levels)
     cycles = view.real_cycles(cost.cycles)
@@ -298,7 +307,7 @@ class _Tried:
             task = self.task(view, self.problem)
             require_right(what, lambda: check_mapping(task, answer.mapping))
         try:
-            cost, launch = evaluate_blocks(self.problem, self.machine, answer.mapping, self.cost_options)
+            cost, launch = self.counted(view, answer)
         except InfeasibleMapping:
             return
         self.sizes.add(view.num_threads)
@@ -306,6 +315,15 @@ class _Tried:
         self.is_cut_off |= answer.quality.status is Status.CUT_OFF
         if self.cost is None or self._rank(cost) < self._rank(self.cost):
             self.best, self.cost, self.launch = answer, cost, launch
+
+    def counted(self, view: BlockView, answer: MappingSolution) -> tuple[Cost, Launch]:
+        """What an answer for blocks of a view costs on the GPU, and its launch.
+
+        Raises:
+            InfeasibleMapping: it does not fit in whole warps.
+        """
+        known = None if answer.mapping.padding(self.problem) else (view, answer.cost)
+        return evaluate_blocks(self.problem, self.machine, answer.mapping, self.cost_options, known)
 
     @property
     def value(self) -> float:
@@ -390,7 +408,7 @@ class _Tried:
         bound *= self._cycle_length(view)
         self.bounds[view.num_threads] = bound
         try:
-            cost, launch = evaluate_blocks(self.problem, self.machine, answer.mapping, self.cost_options)
+            cost, launch = self.counted(view, answer)
         except InfeasibleMapping:
             return
         value = measure(self.objective, cost.cycles, cost.energy_pj)

@@ -102,6 +102,7 @@ class Space:
     least_cycles: float = field(init=False)  # of any mapping, by what the levels' ports and choices allow
     _tables: dict[tuple[bool, bool], tuple[Tables, ...]] = field(init=False, default_factory=dict)
     _alike: dict[int, Alike] = field(init=False, default_factory=dict)
+    _most: dict[tuple[int, bytes], int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.task.problem
@@ -153,9 +154,14 @@ class Space:
         if operand in self.windowed:  # also where tiles meet by chance
             return self.num_fed(outer, inner)
         beside = ~self.depends[operand]
-        return prod(
-            int(self.spatial[n].factors[:, beside].prod(axis=1).max()) for n in range(inner + 1, outer + 1)
-        )
+        return prod(self._most_spread(n, beside) for n in range(inner + 1, outer + 1))
+
+    def _most_spread(self, number: int, dims: Array) -> int:
+        """The most iterations of some dims that a level spreads."""
+        key = number, dims.tobytes()
+        if key not in self._most:
+            self._most[key] = int(self.spatial[number].factors[:, dims].prod(axis=1).max())
+        return self._most[key]
 
     def keeps(self, number: int, operand: int) -> bool:
         """Whether a level holds an operand."""

@@ -22,7 +22,7 @@ from tilewright.cost.sparsity import skipped_share, with_zeros
 from tilewright.errors import InfeasibleMapping
 from tilewright.families import MAPPERS
 from tilewright.hardware.cluster_part import cluster_part
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine import Machine, SameMachine
 from tilewright.hardware.operator_view import multipliers, operator_view
 from tilewright.hardware.parts import MULTIPLYING
 from tilewright.ir.contraction import contraction_of
@@ -41,7 +41,6 @@ from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.progress import checkpoint
 from tilewright.targets.npu.kept_mappings import kept_mapping
-from tilewright.targets.npu.ports import SameMachine
 from tilewright.targets.npu.rates import Rate
 
 SEARCH = "exact{max_search_states=1000, pads=false}"

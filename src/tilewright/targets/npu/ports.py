@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import inf
 
 from tilewright.errors import MachineError
-from tilewright.hardware.machine import Level, Machine
+from tilewright.hardware.machine import Level, Machine, SameMachine
 from tilewright.hardware.missing_fields import require_networks
 
 DMA, CORE_DMA = "engine of main memory", "engine of the cores"
@@ -51,21 +51,6 @@ class Ports:
     def local_s(self, size_bytes: int, share: float = 1.0) -> float:
         """Seconds of a transfer from, to or between a share of the cores; none for no bytes."""
         return self.setup_s + size_bytes / (self.local_bytes_per_s * share) if size_bytes else 0.0
-
-
-class SameMachine:
-    """A machine that equals itself alone: to compare descriptions takes longer than what is known of them."""
-
-    __slots__ = ("machine",)
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SameMachine) and other.machine is self.machine
-
-    def __hash__(self) -> int:
-        return id(self.machine)
 
 
 def ports_of(machine: Machine) -> Ports:
