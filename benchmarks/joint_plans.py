@@ -43,6 +43,7 @@ from tilewright.joint.launched.proof import WITH_LANES, WITHOUT_LANES
 from tilewright.options import Choice
 from tilewright.planning.grid import PAPERS
 from tilewright.planning.portfolio import Recipe
+from tilewright.private_files.folder import TEMPORARY_PREFIX
 from tilewright.private_files.places import default_cache_directory
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
@@ -128,7 +129,8 @@ def cache_kept() -> Iterator[dict[str, str]]:
     directory = default_cache_directory()
     with tempfile.TemporaryDirectory() as copy:
         if directory is not None and directory.is_dir():
-            shutil.copytree(directory, copy, dirs_exist_ok=True)
+            half_written = shutil.ignore_patterns(f"{TEMPORARY_PREFIX}*")  # by other processes
+            shutil.copytree(directory, copy, dirs_exist_ok=True, ignore=half_written)
         yield {**os.environ, "TILEWRIGHT_CACHE": copy}
 
 
