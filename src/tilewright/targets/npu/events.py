@@ -120,7 +120,15 @@ class TaskGraph:
 
     def run(self) -> list[UnitRun]:
         """What every unit does when; see `times`."""
-        return [self._ran(*times) for times in self.times()]
+        priorities, whats, names = self.priorities, self._whats, self._names
+        units, sizes_bytes, nums_cores, parts = self.units, self.sizes_bytes, self._nums_cores, self._parts
+        return [
+            UnitRun(
+                units[n], start_s, end_s, priorities[n][0], whats[n], max(priorities[n][1], -1),
+                sizes_bytes[n], names[n], nums_cores[n], parts[n],
+            )
+            for n, start_s, end_s in self.times()
+        ]  # fmt: skip
 
     def times(self) -> list[tuple[int, float, float]]:
         """When each task starts and ends, in the order in which they end.
@@ -128,40 +136,50 @@ class TaskGraph:
         Every unit runs, of its tasks that wait for nothing, the one with the least priority. Tasks that take
         no time, or no unit, are left out of the answer. O(tasks log tasks); the same tasks, the same times.
         """
-        units, seconds, priorities = self.units, self.seconds, self.priorities
-        takes, gives = self.takes, self._gives
-        queues = list(zip(units, self.lanes, strict=True))
+        seconds, takes, gives = self.seconds, self.takes, self._gives
+        # Queues by number, NOWHERE's last; tasks by rank, so that heaps compare whole numbers.
+        numbers: dict[tuple[str, int], int] = {}
+        queues = [
+            -1 if unit == NOWHERE else numbers.setdefault((unit, lane), len(numbers))
+            for unit, lane in zip(self.units, self.lanes, strict=True)
+        ]
+        by_rank = sorted(range(self.num_tasks), key=self.priorities.__getitem__)
+        ranks = [0] * self.num_tasks
+        for rank, number in enumerate(by_rank):
+            ranks[number] = rank
         starts, followers = (column.tolist() for column in self.followers())
-        waiting: dict[tuple[str, int], list[tuple[Priority, int]]] = {queue: [] for queue in queues}
-        is_free = dict.fromkeys(waiting, True)
+        waiting: list[list[int]] = [[] for _ in numbers]
+        is_free = [True] * len(numbers)
         events: list[tuple[float, int]] = []
         times: list[tuple[int, float, float]] = []
         num_left = list(self.num_waits)
         ready = [number for number, count in enumerate(num_left) if count == 0]
-        touched: list[tuple[str, int]] = []
-        for_cores: list[tuple[Priority, int]] = []
+        touched: list[int] = []
+        for_cores: list[int] = []
         num_free = self._num_cores
-        started_s: dict[int, float] = {}
+        started_s = [0.0] * self.num_tasks
         now, num_moments = 0.0, 0
+        push, pop = heapq.heappush, heapq.heappop
         while True:
             for number in ready:
-                if number in takes:
-                    heapq.heappush(for_cores, (priorities[number], number))
-                elif units[number] == NOWHERE:
-                    heapq.heappush(events, (now + seconds[number], number))
+                queue = queues[number]
+                if queue >= 0:
+                    push(waiting[queue], ranks[number])
+                    touched.append(queue)
+                elif number in takes:
+                    push(for_cores, ranks[number])
                 else:
-                    heapq.heappush(waiting[queues[number]], (priorities[number], number))
-                    touched.append(queues[number])
-            while for_cores and takes[for_cores[0][1]] <= num_free:
-                _, number = heapq.heappop(for_cores)
+                    push(events, (now + seconds[number], number))
+            while for_cores and takes[by_rank[for_cores[0]]] <= num_free:
+                number = by_rank[pop(for_cores)]
                 num_free -= takes[number]
-                heapq.heappush(events, (now + seconds[number], number))
+                push(events, (now + seconds[number], number))
             for queue in touched:
                 if is_free[queue] and waiting[queue]:
-                    _, number = heapq.heappop(waiting[queue])
+                    number = by_rank[pop(waiting[queue])]
                     is_free[queue] = False
                     started_s[number] = now
-                    heapq.heappush(events, (now + seconds[number], number))
+                    push(events, (now + seconds[number], number))
             if not events:
                 self.end_s = now
                 return times
@@ -172,29 +190,16 @@ class TaskGraph:
             now = events[0][0]
             ready, touched = [], []
             while events and events[0][0] == now:
-                _, number = heapq.heappop(events)
-                num_free += gives.get(number, 0)
-                if units[number] != NOWHERE:
+                _, number = pop(events)
+                queue = queues[number]
+                if queue >= 0:
                     if seconds[number]:
-                        times.append((number, started_s.pop(number), now))
-                    is_free[queues[number]] = True
-                    touched.append(queues[number])
+                        times.append((number, started_s[number], now))
+                    is_free[queue] = True
+                    touched.append(queue)
+                elif number in gives:
+                    num_free += gives[number]
                 for follower in followers[starts[number] : starts[number + 1]]:
                     num_left[follower] -= 1
                     if num_left[follower] == 0:
                         ready.append(follower)
-
-    def _ran(self, number: int, start_s: float, end_s: float) -> UnitRun:
-        step, tile, _ = self.priorities[number]
-        return UnitRun(
-            self.units[number],
-            start_s,
-            end_s,
-            step,
-            self._whats[number],
-            max(tile, -1),
-            self.sizes_bytes[number],
-            self._names[number],
-            self._nums_cores[number],
-            self._parts[number],
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.memory.scopes import PlacedBuffer, ScopePlan
+from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.binding import Scope
 
 
@@ -19,17 +19,15 @@ def reused_places(plan: ScopePlan) -> list[tuple[int, ...]]:
                 users[read.buffer].add(number)
     for scope in (Scope.LOCAL, Scope.SHARED, Scope.MAIN):
         buffers = sorted((p for p in plan.buffers if p.scope is scope), key=lambda p: p.first_step)
-        there: list[PlacedBuffer] = []
+        there: list[tuple[int, int, set[int]]] = []  # where it begins and ends, and what used it
         for buffer in buffers:
             if buffer.size_bytes == 0:
                 continue
-            kept = []
-            for other in there:
-                if other.offset_bytes >= buffer.end_bytes or other.end_bytes <= buffer.offset_bytes:
-                    kept.append(other)
-                    continue
-                after[buffer.first_step] |= {u for u in users[other.id] if u < buffer.first_step}
-                if other.offset_bytes < buffer.offset_bytes or other.end_bytes > buffer.end_bytes:
-                    kept.append(other)  # part of it is still to be reused
-            there = [*kept, buffer]
+            first, start, end = buffer.first_step, buffer.offset_bytes, buffer.end_bytes
+            met = [used for low, high, used in there if low < end and high > start]
+            for used in met:
+                after[first].update(u for u in used if u < first)
+            if met:  # of what is not covered a part is still to be reused
+                there = [x for x in there if x[0] < start or x[1] > end]
+            there.append((start, end, users[buffer.id]))
     return [tuple(sorted(steps)) for steps in after]

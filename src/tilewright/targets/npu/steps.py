@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
@@ -123,8 +123,10 @@ class _Lowering:
         self.known = known
         sizes = plan.graph.partition.element_bytes
         self.sizes = None if sizes is None else tuple(sizes.items())
-        self.known_requests: dict[tuple[object, ...], TileRequest] = {}
-        self.requests_by_pools: dict[PoolSizes, dict[tuple[object, ...], TileRequest]] = {}
+        self.known_requests: dict[tuple[object, ...], tuple[TileRequest, Tiling | None]] = {}
+        self.requests_by_pools: dict[
+            PoolSizes, dict[tuple[object, ...], tuple[TileRequest, Tiling | None]]
+        ] = {}
         self.known_wholes: dict[tuple[object, ...], Tiling | None] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused: list[tuple[int, ...]] = []
@@ -323,39 +325,56 @@ class _Lowering:
         node = self.graph.nodes[step.node]
         binding = self._binding_of(step, main, regions)
         held = frozenset[str]() if self.group is None else self.group.held
-        needed = [
-            replace(part, is_main=weight.key not in self.residents, is_local=weight.key in held)
-            for weight, part in weights
-        ]
-        read = [self._part(r.value, load.region, load) for r, load in zip(step.reads, loads, strict=True)]
-        buffers = [self.plan.buffers[i] for i in step.writes]
-        written = [self._part(b.value, b.region, store) for b, store in zip(buffers, stores, strict=True)]
-        parts = StepParts(step.operators, regions, main, binding, needed, read, written)
+        residents = self.residents
+
+        made: StepParts | None = None
+
+        def parts() -> StepParts:
+            nonlocal made
+            if made is not None:
+                return made
+            needed = [
+                replace(part, is_main=weight.key not in residents, is_local=weight.key in held)
+                for weight, part in weights
+            ]
+            read = [self._part(r.value, load.region, load) for r, load in zip(step.reads, loads, strict=True)]
+            buffers = [self.plan.buffers[i] for i in step.writes]
+            written = [self._part(b.value, b.region, store) for b, store in zip(buffers, stores, strict=True)]
+            made = StepParts(step.operators, regions, main, binding, needed, read, written)
+            return made
+
         # Which elements of an operand a tile needs follows from the extents alone, borders aside.
-        moved = tuple((x.size_bytes, x.is_local, x.is_main) for x in (*parts.weights, *read, *written))
+        moved = (
+            *[(w.size_bytes, w.key in held, w.key not in residents) for w, _ in weights],
+            *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in loads],
+            *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in stores],
+        )
         key = (node.subgraph_id, step.layer, extents(regions[main]), binding, moved)
         # Slices at a border are tiled as the first of equal extents is; of other plans, as the same slice is.
-        pools = self.requests.local_bytes, self.requests.shared_bytes
-        places = tuple((x.value, x.region, x.num_places, x.reader) for x in (*parts.weights, *read, *written))
-        request = self.known_requests.get(key)
-        if request is None:
-            request = self.known_requests[key] = self.known.of(
-                ("request", exact, main, binding, moved, places, pools), lambda: self.requests.plain(parts)
-            )
-        whole_key = (*pools, self._cores_of_step, *key)
+        if key not in self.known_requests:
+            pools = self.requests.local_bytes, self.requests.shared_bytes
+            read_there = tuple((read.value, read.region) for read in step.reads)
+            every = ("request", exact, main, binding, moved, read_there, pools)
+            request = self.known.of(every, lambda: self.requests.plain(parts()))
+            self.known_requests[key] = request, self.tiler.once(request)
+        request, once = self.known_requests[key]
+        whole_key = (self.requests.local_bytes, self.requests.shared_bytes, self._cores_of_step, *key)
         if whole_key not in self.known_wholes:
             self.known_wholes[whole_key] = self._whole(step, request, parts)
-        tiling = self.known_wholes[whole_key] or self.tiler.tile(
-            request, lambda: self.requests.detailed(request, parts)
-        )
+        tiling = self.known_wholes[whole_key] or once
+        if tiling is None:
+            tiling = self.tiler.again(self.requests.detailed(request, parts()))
         return self._bringing(tiling, [weight for weight, _ in weights]) if held else tiling
 
-    def _whole(self, step: InstanceStep, request: TileRequest, parts: StepParts) -> Tiling | None:
+    def _whole(
+        self, step: InstanceStep, request: TileRequest, parts_of: Callable[[], StepParts]
+    ) -> Tiling | None:
         """The tiling of a step that runs the whole mapping of its only products; None of others."""
         multiplying = [node for node in step.operators if has_products(node)]
         if len(multiplying) != 1 or self.group is not None or any(x.is_local for x in request.operands):
             return None
         (node,) = multiplying
+        parts = parts_of()
         value = next((v for v in node.results() if v in parts.regions), None)
         if value is None:
             return None

@@ -202,21 +202,29 @@ class Tiler:
             self._mapped[key] = self.remapper.mapped(*key)
         return self._mapped[key]
 
-    def tile(self, request: TileRequest, detailed: Callable[[], TileRequest] | None = None) -> Tiling:
-        """The tiles of a step. `detailed` gives the request with its sum of products, if that is wanted.
+    def tile(self, request: TileRequest) -> Tiling:
+        """The tiles of a step.
 
         Raises:
             InfeasibleMapping: not even one element of every operand fits what is free.
         """
+        return self.once(request) or self.again(request)
+
+    def once(self, request: TileRequest) -> Tiling | None:
+        """The tiles of a step of which every operand is read once; None where they do not fit so."""
         if request not in self._known:
             self._known[request] = _passed_on(request) if request.is_passed_on else _once(request)
-        tiling = self._known[request]
-        if tiling is not None:
-            return tiling
-        whole = request if detailed is None else detailed()
-        if whole not in self._again:
-            self._again[whole] = self._read_again(whole)
-        return self._again[whole]
+        return self._known[request]
+
+    def again(self, request: TileRequest) -> Tiling:
+        """The tiles of a step whose operands are read again, with its sum of products.
+
+        Raises:
+            InfeasibleMapping: as of `tile`.
+        """
+        if request not in self._again:
+            self._again[request] = self._read_again(request)
+        return self._again[request]
 
     def _read_again(self, request: TileRequest) -> Tiling:
         self._check(request)
