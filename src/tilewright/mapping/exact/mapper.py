@@ -396,6 +396,7 @@ class _Search:
         is_latency = objective == search_states.LATENCY
         if is_latency:
             self._pass(search_states.ENERGY_WITHIN, inf, least * _LIMITS[0], _WIDTHS[0])
+        of_little_energy = self.best
         for width, factor in _SHORT_PASSES:
             value = self._value(objective, inf)
             if value <= least * _NEARLY:
@@ -407,7 +408,7 @@ class _Search:
                 proven = max(proven, _proven(answer, limit))
         if self._value(objective, inf) > least * _NEARLY and self.refines:
             self._take_by_rule()
-        if is_latency and self.best.cost is not None:
+        if is_latency and self.best is not of_little_energy and self.best.cost is not None:
             self._pass(search_states.ENERGY_WITHIN, inf, float(self.best.cost.cycles), _WIDTHS[0])
         return proven
 
