@@ -55,7 +55,7 @@ _CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
 _QUICK_STATES = 300_000
 _NUM_BLIND, _FEW_STATES = 5, 4_000  # passes, and search states, before good mappings are looked for
 _WIDTHS = (1, 4)
-_SHORT_PASSES = ((1, inf), (4, inf), (ALL, _LIMITS[0]), (ALL, 1.16), (ALL, inf))
+_SHORT_PASSES = ((ALL, 1.16), (1, inf), (4, inf), (ALL, inf))
 _BLIND, _BOLD = 20_000, 200_000  # search states of a level
 _SHARE_BEFORE_COSA = 0.1  # of the time, after which a search that has nothing takes CoSA's mapping meanwhile
 _MOST_IN_VAIN = 6  # mappings that cost more than their search states said
@@ -386,10 +386,10 @@ class _Search:
         return max(proven, _proven(answer, known))
 
     def _shortly(self) -> float:
-        """Follow few partial mappings of each tile, and where what they lead to is not near the bound, all
-        that is near it, then as many as there are places for: a short search does not raise its limit.
+        """Look near the bound, then follow few partial mappings of each tile, then as many as there are
+        places for, until a mapping is near what is proven: a short search does not raise its limit.
 
-        Of least cycles the mapping is one of little energy. Gives what is proven.
+        Of least cycles the mapping is one of little energy, looked for first. Gives what is proven.
         """
         objective = _NUMBERS[self.task.objective]
         proven = least = self.space.least(objective)
@@ -399,14 +399,14 @@ class _Search:
         of_little_energy = self.best
         for width, factor in _SHORT_PASSES:
             value = self._value(objective, inf)
-            if value <= least * _NEARLY:
+            if value <= proven * _NEARLY:
                 break
             self.seen = inf
             limit = min(value if self.refines else value / _NEARLY, least * factor)
             answer = self._pass(objective, limit, inf, width)
             if answer is not None:
                 proven = max(proven, _proven(answer, limit))
-        if self._value(objective, inf) > least * _NEARLY and self.refines:
+        if self._value(objective, inf) > proven * _NEARLY and self.refines:
             self._take_by_rule()
         if is_latency and self.best is not of_little_energy and self.best.cost is not None:
             self._pass(search_states.ENERGY_WITHIN, inf, float(self.best.cost.cycles), _WIDTHS[0])
