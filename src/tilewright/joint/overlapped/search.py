@@ -16,6 +16,8 @@ from tilewright.records import dataclass
 
 LENGTH = 20
 """Steps that a plan is compared with the one before."""
+_FIRST_WORSE = 1.03
+"""How much worse than the best plan of an opening the search may become behind it, at first."""
 _MOST_BETWEEN = 8
 """Steps between two plans of other planners, at most."""
 _MOST_DRAWN = 400
@@ -75,8 +77,9 @@ def search(
 ) -> Judged:
     """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
     what was done to get it, and the least cost so far. The steps of an `opening` are taken first; the search
-    goes on from the best plan of them. Plans of other planners are tried in between: after one that was
-    better the opening's steps from there, then the next one, else after twice as many steps as before.
+    goes on from the best plan of them, at first through plans that are a little worse. Plans of other
+    planners are tried in between: after one that was better the opening's steps from there, then the next
+    one, else after twice as many steps as before.
     Where `length` trials in a row found no better plan, it goes on from a `second` start in the same way if
     there is one, and from then on with the two in turns, each as long as it gains."""
     walk, best = _Walk.of(start, opening, length), start
@@ -97,7 +100,8 @@ def search(
                 walk.num_since, is_stuck = 0, False
         beginning, other = next(walk.first, None), None
         if beginning is None and walk.is_opening:
-            walk.is_opening, walk.current, walk.costs = False, walk.best, [walk.best.cost] * length
+            walk.is_opening, walk.current = False, walk.best
+            walk.costs = [_FIRST_WORSE * walk.best.cost] * length
         if beginning is None and (step >= due or is_stuck):
             other = moves.another(walk.best.plan)
             if other is not None:
