@@ -42,6 +42,8 @@ _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
 _OF_FIRST = 1.5
 """Times that the first plan took, for another one."""
+_MUCH = 0.1
+"""The share of a plan's cost that sums in parts save, from which on their graph comes first."""
 _SHARE_OF_TRIALS = 0.5
 """Of the trials that are left, for kernels, slices and places."""
 
@@ -116,16 +118,17 @@ class _Graphs:
         return min(self.found, key=lambda one: one.cost)
 
     def steps(self) -> Iterator[Step]:
-        """All that is tried: on the graph that is better at first, then on the others. Sums in parts gain
-        within kernels, so that the paper that is planned fastest says which one that is."""
+        """All that is tried: on the graph that is better at first, then on the others."""
         planner, options = self.plain.planner, self.plain.planner.options
         yield self.split_sums, 0.5
-        if not (self.split is None or options.only or is_large(planner)):
-            yield self.plain.try_first_paper, 0.3
-        yield self.plan_first, 0.95 if is_large(planner) else 0.5
+        gains = self.split is not None and self.split.saved > _MUCH * self.plain.cost
+        if gains or is_large(planner):
+            yield self.plan_first, 0.95 if is_large(planner) else 0.5
         if not options.only:
             yield self.best.try_fastest, 0.8
             yield from self.best.steps()
+        if not (gains or is_large(planner)):
+            yield self.plan_first, 0.5
         yield self.plain.try_methods, 0.5
         yield self.rewrite, 0.5
         if not options.only:
@@ -153,14 +156,15 @@ class _Graphs:
 
     def plan_first(self, meter: Meter) -> None:
         """Join the layers of large networks, with their sums in parts where these are cheaper, and try the
-        best recipe on such a graph."""
+        best recipe on such a graph, or the paper that is planned fastest, which joins what adds parts."""
         plain, planner, split = self.plain, self.plain.planner, self.split
         if split is None:
             plain.best = joined(planner, plain.best, meter) or plain.best
-        else:
-            other = planner.of_graph(split.graph)
-            best = joined(other, None, meter)
-            self._add(split, other, best, cheapest(plain.best)[:1], meter)
+            return
+        other, recipes = planner.of_graph(split.graph), cheapest(plain.best)[:1]
+        if not is_large(planner) and all(r.partition == PLAIN_RECIPE.partition for r in recipes):
+            recipes = list(_fastest(planner, 1))
+        self._add(split, other, joined(other, None, meter), recipes, meter)
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
@@ -246,10 +250,6 @@ class _Found:
     def try_nearest(self, meter: Meter) -> None:
         """Try recipes that vary the best one."""
         self.best = self.planner.tried(self._portfolio(), self.best, meter)
-
-    def try_first_paper(self, meter: Meter) -> None:
-        """Try the paper that is planned fastest."""
-        self.best = self.planner.tried(_fastest(self.planner, 1), self.best, meter)
 
     def try_fastest(self, meter: Meter) -> None:
         """Try what is planned fastest."""

@@ -419,7 +419,7 @@ def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
     assert first_difference(compare_values(code, Tolerance())) is None
 
 
-def test_sums_in_parts_are_found_once_and_the_first_paper_says_whether_they_gain(
+def test_sums_in_parts_are_found_once_and_come_first_where_they_gain_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planner, num_clocked = planner_of(deep_and_small(), "v100"), itertools.count()
@@ -444,9 +444,8 @@ def test_sums_in_parts_are_found_once_and_the_first_paper_says_whether_they_gain
     found, backend = joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, meter))
     assert found.plan.recipe.splits_sums
     assert num_split == 1
-    # By layers one by one, the cheapest so far, the graphs are compared; the better one is gone on with.
-    first = [(True, "layerwise"), (True, "ago"), (False, "layerwise"), (False, "ago"), (False, "graphturbo")]
-    assert list(dict.fromkeys(planned))[:5] == first
+    first = [(True, "layerwise"), (False, "ago"), (False, "graphturbo")]
+    assert list(dict.fromkeys(planned))[:3] == first
     code = backend.generate(found.plan)
     assert isinstance(code, SimulatedCode)
     assert code.cost.time_s * 1e9 == pytest.approx(cost_of(found.plan))
@@ -510,7 +509,7 @@ def test_one_core_is_never_idle() -> None:
     planner = planner_of(deep_and_small(), "jetson-nano")
     layers = planner.partition(PLAIN_RECIPE.partition)
     machine = machine_of(planner.backend, planner.options)
-    assert parts_of_sums(layers, machine, Budget().start()) == {}
+    assert parts_of_sums(layers, machine, Budget().start()) == ({}, 0.0)
 
 
 def test_strict_accuracy_leaves_sums_whole() -> None:
