@@ -40,9 +40,14 @@ _SHARE_OF_JOINING, _SHARE_BEFORE_JUDGED = 0.95, 0.7
 before their plan is simulated as a whole."""
 
 
+def has_many_nodes(planner: Planner) -> bool:
+    """Whether papers take minutes to plan the network."""
+    return len(planner.graph.nodes) > _MOST_AT_FIRST
+
+
 def is_large(planner: Planner) -> bool:
-    """Whether papers take long to plan the network."""
-    return len(planner.graph.nodes) > _MOST_AT_FIRST or planner.share_of_first > _MOST_OF_FIRST
+    """Whether papers take long to plan the network, of the time that there is."""
+    return has_many_nodes(planner) or planner.share_of_first > _MOST_OF_FIRST
 
 
 class Blocks:

@@ -22,7 +22,7 @@ from tilewright.comparison import (
 )
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.rewritten import Rewritten
-from tilewright.joint_blocks import Blocks, is_large, is_open, joined, plan_with_frozen
+from tilewright.joint_blocks import Blocks, has_many_nodes, is_large, is_open, joined, plan_with_frozen
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.planner import LEAST_S, LEFT_OPEN, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Budget, Meter, Provenance
@@ -155,16 +155,21 @@ class _Graphs:
         self.split = _sums_in_parts(self.plain.planner)
 
     def plan_first(self, meter: Meter) -> None:
-        """Join the layers of large networks, with their sums in parts where these are cheaper, and try the
-        best recipe on such a graph, or the paper that is planned fastest, which joins what adds parts."""
+        """Plan the graph with sums in parts, where these are cheaper, by the best recipe, or the paper that
+        is planned fastest, which joins what adds parts; and join layers where papers take long."""
         plain, planner, split = self.plain, self.plain.planner, self.split
-        if split is None:
-            plain.best = joined(planner, plain.best, meter) or plain.best
-            return
-        other, recipes = planner.of_graph(split.graph), cheapest(plain.best)[:1]
-        if not is_large(planner) and all(r.partition == PLAIN_RECIPE.partition for r in recipes):
-            recipes = list(_fastest(planner, 1))
-        self._add(split, other, joined(other, None, meter), recipes, meter)
+        one = plain
+        if split is not None:
+            recipes = [
+                recipe for recipe in cheapest(plain.best) if recipe.partition != PLAIN_RECIPE.partition
+            ]
+            other = planner.of_graph(split.graph)
+            if has_many_nodes(other):
+                self._add(split, other, joined(other, None, meter), (), meter)
+                return
+            self._add(split, other, None, recipes[:1] or tuple(_fastest(other, 1)), meter)
+            one = self.found[-1]
+        one.best = joined(one.planner, one.best, meter) or one.best
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
