@@ -44,6 +44,8 @@ _OF_FIRST = 1.5
 """Times that the first plan took, for another one."""
 _MUCH = 0.1
 """The share of a plan's cost that sums in parts save, from which on their graph comes first."""
+_SHARE_OF_COMPILER = 0.8
+"""Of the time that a first plan without searches leaves, for one with them, which waits for the compiler."""
 _SHARE_OF_TRIALS = 0.5
 """Of the trials that are left, for kernels, slices and places."""
 
@@ -58,13 +60,16 @@ def begun(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE_POR
     meter = planner.begin(portfolio)
     if planner.options.only:
         return plan_with_frozen(planner, asked)
+    plain = replace(PLAIN_RECIPE, memory=planner.backend.default_recipe.memory)
     with ending_with(meter):
         best = planner.first(meter)
-        if best is not None:
-            return best
-        with meter.share(0.3):
-            plain = replace(PLAIN_RECIPE, memory=planner.backend.default_recipe.memory)
-            return planner.tried((plain, *_fastest(planner)), None, meter)
+        if best is None:
+            with meter.share(0.3):
+                return planner.tried((plain, *_fastest(planner)), None, meter)
+        if planner.of_execution(best.recipe) is not planner:  # loops of searches are compiled meanwhile
+            with meter.ending_early(), meter.share(_SHARE_OF_COMPILER):
+                best = planner.tried((plain,), best, meter)
+    return best
 
 
 def joint_plan(
