@@ -15,8 +15,8 @@ from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region, hull, input_regions
 from tilewright.records import dataclass
 
-_MOST_VALUES = 4096
-"""Regions of all values of some nodes that are remembered, at most."""
+_MOST_VALUES = 100_000
+"""Values whose regions are remembered in answers about several nodes, at most."""
 
 
 @dataclass(slots=True)
@@ -40,6 +40,7 @@ class RegionMaps:
         self._maps: dict[Hashable, _NodeMap] = {}
         self._of_node: dict[Node, _NodeMap] = {}
         self._values: dict[tuple[object, ...], Mapping[Value, Region]] = {}
+        self._num_values = 0
 
     def of_copies(self) -> RegionMaps:
         """The same functions for nodes that are copies, which these do not keep alive."""
@@ -61,9 +62,12 @@ class RegionMaps:
         key = (*nodes, *wanted.items())
         found = self._values.get(key)
         if found is None:
-            if len(self._values) >= _MOST_VALUES:
+            found = value_regions(nodes, wanted, self)
+            if self._num_values + len(found) > _MOST_VALUES:
                 self._values.clear()
-            found = self._values[key] = value_regions(nodes, wanted, self)
+                self._num_values = 0
+            self._values[key] = found
+            self._num_values += len(found)
         return found
 
     def macs_of(self, node: Node) -> int:
