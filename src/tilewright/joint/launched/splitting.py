@@ -6,6 +6,7 @@ adding the parts takes counts. Within larger kernels, which launch no more for i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable
 
 from tilewright.ir.graph import Graph, Node
@@ -17,7 +18,7 @@ from tilewright.joint.launched.pricer import Machine
 from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.planning import Meter
-from tilewright.progress import checkpoint
+from tilewright.progress import SearchEnded, checkpoint
 from tilewright.records import dataclass
 from tilewright.schedule.space import SAME_SUMS
 
@@ -33,7 +34,7 @@ def parts_of_sums(partition: Partition, machine: Machine, meter: Meter) -> tuple
     found, saved = dict[Node, int](), 0.0
     if machine.limits.num_cores == 1 or not machine.pads_kernels:
         return found, saved
-    with meter.ending_early():
+    with contextlib.suppress(SearchEnded):  # what was priced by then may be taken
         for sums in sorted(_candidates(partition, machine), key=lambda sums: -sums.saved):
             checkpoint()
             if meter.is_over:

@@ -109,8 +109,8 @@ class Exact:
     def improve(
         self, problem: MappingProblem, budget: Budget, known: Mapping, cost: Cost, bound: float
     ) -> Improvement:
-        """What is better than a mapping of that cost by 1.5 %, or as fast with so much less energy; `bound`
-        is one of all mappings."""
+        """What is better than a mapping of that cost by 1.5 %, or as fast with so much less energy; a short
+        search may come upon what is better by less. `bound` is one of all mappings."""
         started = time.perf_counter()
         if problem.objective == "latency" and cost.cycles <= bound:
             best = self._as_fast(problem, budget, _Best(known, cost, bound))
@@ -297,7 +297,8 @@ class _Search:
         return self.best
 
     def run(self, known: _Best | None = None, *, seed: _Best | None = None) -> _Best:
-        """The best mapping, `known` if nothing beats it by 1.5 %, `seed` if nothing beats it at all."""
+        """The best mapping, `known` if nothing that is looked for, 1.5 % less, is found, `seed` if nothing
+        beats it at all."""
         self.best, self.refines = known or seed or _Best(), known is None
         match self.task.objective:
             case _ if self.mapper.is_short:
