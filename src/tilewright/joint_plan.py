@@ -246,6 +246,7 @@ class _Found:
         is_varied = self.best.recipe.partition == backend.default_recipe.partition
         if is_varied:
             yield self.try_nearest, 0.2
+            yield self.search_kernels, 0.35
         yield self.try_methods, 0.35 if is_varied else 0.6
         yield self.search_blocks, 0.5
         if is_varied or any(split.num_instances > 1 for split in self.best.plan.schedule.splits):
