@@ -54,9 +54,8 @@ Step = tuple[Callable[[Meter], None], float]
 
 
 def begun(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE_PORTFOLIO) -> Best[Program]:
-    """Layers one by one, where time is limited and that is there at once; else the best of it and of what the
-    papers propose that are planned fastest; where decisions are frozen, the plan that has these. `portfolio`
-    is as for `best_plan`."""
+    """Layers one by one, where time is limited; else the best of it and of papers that are planned fastest;
+    where decisions are frozen, the plan that has these. `portfolio` is as for `best_plan`."""
     meter = planner.begin(portfolio)
     if planner.options.only:
         return plan_with_frozen(planner, asked)
