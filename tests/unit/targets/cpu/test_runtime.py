@@ -292,15 +292,19 @@ def test_profiled_runs_time_every_step() -> None:
         Launch("busy", 1, (ArgRef(2),)),
     ]
     run = executor(steps, 2, profile=True, callbacks=[lambda bases: time.sleep(0.002)])
-    start = time.perf_counter_ns()
-    times = run.run_profiled([short.ctypes.data, long.ctypes.data])
-    elapsed_ns = time.perf_counter_ns() - start
-    assert [step.step_index for step in times] == [0, 1, 2]
-    assert times[0].start_ns == 0
-    for step, following in itertools.pairwise(times):
-        assert following.start_ns >= step.start_ns + step.duration_ns - 1e-3  # rounding
-    assert times[1].duration_ns >= 2e6
-    assert 0 < times[0].duration_ns < times[2].duration_ns
-    assert times[2].duration_ns < elapsed_ns
+    shortest, longest = [], []
+    for _ in range(5):  # another program may take the core while one of them runs
+        start = time.perf_counter_ns()
+        times = run.run_profiled([short.ctypes.data, long.ctypes.data])
+        elapsed_ns = time.perf_counter_ns() - start
+        assert [step.step_index for step in times] == [0, 1, 2]
+        assert times[0].start_ns == 0
+        for step, following in itertools.pairwise(times):
+            assert following.start_ns >= step.start_ns + step.duration_ns - 1e-3  # rounding
+        assert times[1].duration_ns >= 2e6
+        assert times[2].duration_ns < elapsed_ns
+        shortest.append(times[0].duration_ns)
+        longest.append(times[2].duration_ns)
+    assert 0 < min(shortest) < min(longest)
     with pytest.raises(UsageError, match="profile=True"):
         executor([Launch("busy", 1, (ArgRef(1),))], 1).run_profiled([short.ctypes.data])
