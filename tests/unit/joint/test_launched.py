@@ -360,6 +360,16 @@ def test_time_is_left_for_the_check_of_the_plan_as_that_of_the_first_one_takes(
 
 
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(("seconds", "execution"), [(1e6, ""), (1e-9, "mappings=rule")])
+def test_a_joint_plan_compiles_searches_first_where_time_allows(seconds: float, execution: str) -> None:
+    planner = planner_of(chain(), "v100")
+    planner.options = replace(planner.options, plan="joint")
+    found = joint_plan.begun(planner, LEFT_OPEN, Budget(UNLIMITED, deadline_s=seconds))
+    assert found.recipe.execution == execution
+    assert found.attempts[0].what.endswith("mappings=rule")
+
+
+@pytest.mark.usefixtures("uncompiled")
 def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = planner_of(chain(), "v100")
 

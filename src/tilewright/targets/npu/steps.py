@@ -326,7 +326,6 @@ class _Lowering:
         binding = self._binding_of(step, main, regions)
         held = frozenset[str]() if self.group is None else self.group.held
         residents = self.residents
-
         made: StepParts | None = None
 
         def parts() -> StepParts:
