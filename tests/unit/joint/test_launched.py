@@ -34,7 +34,7 @@ from tilewright.planner import LEFT_OPEN, Planner, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Budget, Provenance, Status
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, checkpoint, interrupt_search, require_compiling
+from tilewright.progress import PhaseClock, SearchEnded, checkpoint, interrupt_search, require_compiling
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
@@ -459,6 +459,34 @@ def test_sums_in_parts_are_found_once_and_come_first_where_they_gain_much(
     code = backend.generate(found.plan)
     assert isinstance(code, SimulatedCode)
     assert code.cost.time_s * 1e9 == pytest.approx(cost_of(found.plan))
+
+
+def test_sums_that_save_most_are_priced_first_and_kept_when_time_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    b = GraphBuilder()
+    y = b.input(1, 256, 7, 7)
+    for channels in (64, 32):
+        weight = b.constant(channels, y.shape[1], 3, 3, value=0.01)
+        y = b.op("Conv", y, weight, b.constant(channels), shape=(1, channels, 7, 7), pads=(1, 1, 1, 1))
+    planner = planner_of(b.finish(y), "v100")
+    machine = machine_of(planner.backend, planner.options)
+    layers, priced = planner.partition("layerwise"), list[float]()
+    savings = sorted((sums.saved for sums in splitting._candidates(layers, machine)), reverse=True)
+    assert len(savings) == 2
+
+    def cost(*_: Any) -> float:
+        if priced:
+            raise SearchEnded
+        priced.append(0.0)
+        return 0.0
+
+    monkeypatch.setattr(splitting, "cost_as_kernel", cost)
+    found, saved = parts_of_sums(layers, machine, Budget().start())
+    ((node, count),) = found.items()
+    assert count > 1
+    assert node.output.shape == (1, 64, 7, 7), "of more channels, which take longer"
+    assert saved >= savings[0]
 
 
 @pytest.mark.parametrize("planners", [("layerwise", "ios"), ("graphturbo", "greedy")])
