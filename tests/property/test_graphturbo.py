@@ -33,7 +33,7 @@ from tilewright.schedule.check_instances import check_bindings, check_instances,
 from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import BreadthFirst, DepthFirst, ExactOrder, MinDelta, demand_of
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
-from tilewright.schedule.orders import Demand, breadth_first, depth_first, min_delta
+from tilewright.schedule.orders import Demand, breadth_first, depth_first, level_order, min_delta
 
 Array = np.ndarray[Any, Any]
 SEEDS = range(24)
@@ -129,7 +129,7 @@ def test_instances_on_their_own_inputs_make_the_network_bit_for_bit(seed: int) -
     feed = integer_feed(graph)
     expected = run_graph(graph, feed)
     for instances in (wild(seed), instance_graph(plan(seed)), instance_graph(plan(seed, 0.4, dims="any"))):
-        for find in (breadth_first, depth_first, min_delta):
+        for find in (breadth_first, depth_first, level_order, min_delta):
             order = find(demand_of(instances))
             found = run_instances(instances, order, feed)
             assert found.keys() == expected.keys()
@@ -321,7 +321,7 @@ def test_every_subgraph_is_split_as_eq_1_says_of_all_its_axes(seed: int, share: 
 def test_orders_are_linear_extensions_and_schedules_valid(seed: int) -> None:
     for instances in (wild(seed), instance_graph(plan(seed, 0.5))):
         demand = demand_of(instances)
-        for find in (breadth_first, depth_first, min_delta):
+        for find in (breadth_first, depth_first, level_order, min_delta):
             assert check_order(instances, find(demand)) == ()
         assert check_order(instances, exact_order(demand, 0, max_states=500).order) == ()
     problem = ScheduleProblem(plan(seed, 0.5), allows_slices=True)

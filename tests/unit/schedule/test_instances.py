@@ -29,7 +29,7 @@ from tilewright.schedule.instance_orders import (
     schedule_of,
 )
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
-from tilewright.schedule.orders import Demand, OrderCost, breadth_first, depth_first, min_delta
+from tilewright.schedule.orders import Demand, OrderCost, breadth_first, depth_first, level_order, min_delta
 
 
 def alone(graph: Graph) -> Partition:
@@ -116,6 +116,14 @@ def test_orders_of_a_tree() -> None:
     assert breadth_first(demand) == (0, 1, 2, 3, 4, 5, 6)
     assert depth_first(demand) == (3, 2, 5, 1, 0, 4, 6)
     assert min_delta(demand) == (0, 1, 4, 2, 3, 5, 6)
+    assert level_order(demand) == (0, 1, 2, 3, 4, 5, 6)
+
+
+def test_level_order_takes_branches_in_turns() -> None:
+    """Two branches of two and one of one node, one after another in the graph, and what joins them."""
+    readers = ((1,), (5,), (3,), (5,), (5,), ())
+    sources = tuple(tuple(a for a, r in enumerate(readers) if b in r) for b in range(6))
+    assert level_order(Demand((4,) * 6, (4,) * 6, sources, readers)) == (0, 2, 4, 1, 3, 5)
 
 
 def test_depth_first_holds_less_than_breadth_first() -> None:

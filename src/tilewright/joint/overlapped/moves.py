@@ -92,7 +92,7 @@ class Moves:
 
     def opening(self) -> list[Beginning]:
         """First steps: the first places and ways to run that are known, and what kernels make shared in the
-        fastest way."""
+        fastest way, and as readers want."""
 
         def placed(memory: str, execution: str) -> Beginning:
             what = f"values placed by {memory}, {execution or 'nothing resident'}"
@@ -100,6 +100,7 @@ class Moves:
 
         found = [placed(memory, execution) for execution in self.executions for memory in self.memories[:2]]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
+        found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
         return found
 
     def another(self, best: NestPlan) -> Move | None:

@@ -18,12 +18,15 @@ from tilewright.planning import Provenance
 from tilewright.records import dataclass
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.schedule.instances import InstanceGraph, Kind
-from tilewright.schedule.orders import Demand, breadth_first, depth_first, min_delta
+from tilewright.schedule.orders import Demand, Order, breadth_first, depth_first, level_order, min_delta
 
-Rule = Literal["depth-first", "breadth-first", "min-delta"]
-RULES: tuple[Rule, ...] = ("depth-first", "breadth-first", "min-delta")
+Rule = Literal["depth-first", "breadth-first", "min-delta", "level-order"]
 NAME = "joint"
-_ORDERS = {"depth-first": depth_first, "breadth-first": breadth_first, "min-delta": min_delta}
+_ORDERS: dict[Rule, Callable[[Demand], Order]] = {
+    "depth-first": depth_first, "breadth-first": breadth_first, "min-delta": min_delta,
+    "level-order": level_order,
+}  # fmt: skip
+RULES = tuple(_ORDERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ LENGTH = 20
 """Steps that a plan is compared with the one before."""
 _FIRST_WORSE = 1.03
 """How much worse than the best plan of an opening the search may become behind it, at first."""
-_MOST_BETWEEN = 8
+_MOST_BETWEEN = 4
 """Steps between two plans of other planners, at most."""
 _MOST_DRAWN = 400
 """Moves in a row that are impossible, known or refused by bounds, before the next plan of other planners
@@ -104,9 +104,7 @@ def search(
             walk.costs = [_FIRST_WORSE * walk.best.cost] * length
         if beginning is None and (step >= due or is_stuck):
             other = moves.another(walk.best.plan)
-            if other is not None:
-                due, between = step + between, min(2 * between, _MOST_BETWEEN)
-            elif is_stuck:
+            if other is None and is_stuck:
                 break
         current, costs = walk.current, walk.costs
         move = other or (
@@ -121,6 +119,8 @@ def search(
             break
         found = judge(move.plan, most)
         is_paid = found is None or found.is_known
+        if other is not None and (found is None or not is_paid):  # else the next one comes at once
+            due, between = step + between, min(2 * between, _MOST_BETWEEN)
         refused = refused + 1 if is_paid else 0
         walk.num_since += not is_paid
         if found is None:

@@ -20,6 +20,7 @@ from tilewright.joint.overlapped.plan import (
     RULES,
     Nest,
     NestPlan,
+    Rule,
     arranged,
     kernels_of,
     nests_of,
@@ -42,6 +43,8 @@ from tilewright.targets.npu.kernels import fastest_binding
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.recipes import ALPHAS
 from tilewright.targets.npu.work import Works
+
+_SEED_RULES: Sequence[Rule] = ("depth-first", "level-order")
 
 
 class Simulate(Protocol):
@@ -96,15 +99,19 @@ class NestJudge:
         makers = [n for n in nodes if n.output.shape == value.shape]
         return fastest_binding(self.works, makers, region, self.num_cores, axes) if makers else ()
 
-    def seed_of(self, seed: Partition | Schedule) -> NestPlan | None:
-        """A schedule, or a partition without an order, as a plan that is placed by nothing yet; None of
-        another graph."""
+    def seeds_of(self, seed: Partition | Schedule) -> Iterator[NestPlan]:
+        """A schedule as a plan that is placed by nothing yet, or a partition without an order in those that
+        differ most; none of another graph."""
         partition = seed.partition if isinstance(seed, Schedule) else seed
         if partition.graph is not self.numbered.graph:
-            return None
+            return
         if isinstance(seed, Schedule):
-            return self.plan_of(seed, Recipe(NAME, NAME, ""))
-        return NestPlan((Nest(kernels_of(self.numbered, partition), RULES[0]),), "")
+            found = self.plan_of(seed, Recipe(NAME, NAME, ""))
+            if found is not None:
+                yield found
+            return
+        kernels = kernels_of(self.numbered, partition)
+        yield from (NestPlan((Nest(kernels, rule),), "") for rule in _SEED_RULES)
 
     def plan_of(self, schedule: Schedule, recipe: Recipe) -> NestPlan | None:
         """A schedule, placed and run as a recipe says, as a plan that costs what it does; None where its
@@ -206,7 +213,7 @@ def improved(
         return Improved(start)
     attempts: list[Attempt] = []
     better: list[Judged] = []
-    others = (plan for seed in seeds if (plan := judge.seed_of(seed)) is not None)
+    others = (plan for seed in seeds for plan in judge.seeds_of(seed))
     cost = start.schedule.quality.cost
 
     def report(judged: Judged, what: str, least: float) -> None:
