@@ -9,7 +9,7 @@ factors the best ones bound every mapping; those of one choice of spatial loops,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import gcd, inf, prod
@@ -25,7 +25,6 @@ from tilewright.mapping.factors import useful_factors
 Array = np.ndarray[Any, Any]
 _MOST_WAYS = 20_000
 _MOST_SEEN = 200_000
-_MOST_PAIRS = 1_000_000
 _MOST_TOGETHER = 64  # factors outside a level whose factors inside it are looked at in one call
 _ROUNDING = 1e-9
 
@@ -161,21 +160,41 @@ class PortBound:
                 found[extents] = min(found.get(extents, inf), float(cycles[way]))
         return sorted((least, extents) for extents, least in found.items())
 
-    def of_choices(self, outside: Array, inside: Array) -> Array | None:
-        """Least cycles `[outside, inside]` of factors that divide the extents; None for too many of them."""
-        if len(outside) * len(inside) > _MOST_PAIRS:
-            return None
-        cycles = self.cycles(outside[:, None], inside[None])
-        divides = np.ones(cycles.shape, np.bool_)
-        for place, extent in enumerate(self._extents):
-            divides &= extent % np.multiply.outer(outside[:, place], inside[:, place]) == 0
-        return np.where(divides, cycles, inf)
+    def of_choices(self, tiles: Array, in_level: Array, in_next: Array, inside: Array) -> Array:
+        """Least cycles `[outside, inside]` of factors that divide the extents.
+
+        Factors outside the level leave `tiles[in_level[outside]]` of each dim to an instance of it; of that
+        the factors `inside[inside, dim]` leave `tiles[in_next[outside, inside]]` to one of the next.
+        """
+        operands = self.task.problem.operands
+        touched = [self.touched(operands[t], tiles[in_level])[:, None] for t, _ in self.served]
+        passed = [
+            self._words_of_one(operands[t], inner, tiles)[in_next] * self._num_places(operands[t], inside)
+            for t, inner in self.served
+        ]
+        return self._cycles(touched, passed, _product(tiles)[in_next], _product(inside))
 
     def cycles(self, outside: Array, inside: Array | None = None) -> Array:
         """Least cycles of spatial factors `[..., dim]` outside the level, and between it and the next."""
+        operands = self.task.problem.operands
         in_level = -(-self._extents // outside)
-        num_fed, lanes = self._num(self.levels_inside), float(self._num(range(self.next_level + 1)))
-        length, at_once = 1.0, num_fed
+        touched = [self.touched(operands[t], in_level) for t, _ in self.served]
+        if inside is None:
+            return self._cycles(touched, touched, _product(in_level), None)
+        in_next = -(-in_level // inside)
+        passed = [
+            self._words_of_one(operands[t], inner, in_next) * self._num_places(operands[t], inside)
+            for t, inner in self.served
+        ]
+        return self._cycles(touched, passed, _product(in_next), _product(inside))
+
+    def _cycles(
+        self, touched: Sequence[Array], passed: Sequence[Array], steps: Array, num_used: Array | None
+    ) -> Array:
+        """Cycles for words of what is served: those that one instance touches, those that go in as tiles of
+        the next level. That has `num_used` instances (None: all) which take so many steps each."""
+        lanes, at_once = float(self._num(range(self.next_level + 1))), self._num(self.levels_inside)
+        length = 1.0
         if self.num_at_once is not None:  # in a view's cycle the threads of its largest block take turns
             num_threads = self.task.machine.fan_out(1)
             length = max(1.0, num_threads / self.num_at_once)
@@ -183,46 +202,40 @@ class PortBound:
                 at_once = min(num_threads, self.num_at_once)
             else:
                 lanes /= length
-        if inside is None:
-            computing = _product(in_level) / (lanes * at_once)
+        if num_used is None:
+            computing = steps / (lanes * at_once)
         else:
-            num_used = _product(inside)
-            steps = _product(-(-in_level // inside))
             computing = steps / lanes * np.maximum(1.0, num_used / at_once)
-        moving = self.port.cycles(*self._words(in_level, inside))
+        moving = self.port.cycles(*self._words(touched, passed))
         return np.asarray(np.maximum(computing, np.maximum(*moving) * length))
 
-    def _words(self, in_level: Array, inside: Array | None) -> tuple[Any, Any]:
-        """Words that one instance reads and writes at least, for what it has of each dim."""
+    def _words(self, touched: Sequence[Array], passed: Sequence[Array]) -> tuple[Any, Any]:
+        """Words that one instance reads and writes at least."""
         task = self.task
         outer = task.machine.levels[self.port.level + 1 :]
         reads: Any = 0.0
         writes: Any = 0.0
-        for t, inner in self.served:
+        for (t, _), entering, going_in in zip(self.served, touched, passed, strict=True):
             operand = task.problem.operands[t]
             is_output = operand.kind is TensorKind.OUTPUT
-            touched = self.touched(operand, in_level)
             is_filled = any(operand.kind in level.holds for level in outer)
             if is_filled and not (is_output and task.cost_options.elides_first_fills):
-                writes = writes + touched
-            served = touched
-            if inside is not None:
-                served = np.maximum(touched, self._served_words(operand, inner, in_level, inside))
+                writes = writes + entering
+            served = np.maximum(entering, going_in)
             if is_output:
                 writes = writes + served
             else:
                 reads = reads + served
         return reads, writes
 
-    def _served_words(self, operand: Operand, inner: int, in_level: Array, inside: Array) -> Array | float:
-        """Words of an operand that go in, as equal tiles alone are read together."""
-        in_next = -(-in_level // inside)
-        places = self._num_places(operand, inside)
+    def _words_of_one(self, operand: Operand, inner: int, in_next: Array) -> Array:
+        """Words of an operand that one instance of the next level takes, as equal tiles alone are read
+        together."""
         if inner < 0 and self.next_level < 0:  # nothing is kept from one iteration to the next
-            return np.asarray(_product(in_next) * places)
+            return _product(in_next)
         if inner < self.next_level and any(len(axis) > 1 for axis in operand.axes):
-            return 0.0  # further inside windows may meet by chance
-        return np.asarray(self.touched(operand, in_next) * places)
+            return np.zeros(in_next.shape[:-1])  # further inside windows may meet by chance
+        return self.touched(operand, in_next)
 
     def touched(self, operand: Operand, counts: Array) -> Array:
         """Elements that so many indices of each dim touch at least.
@@ -239,7 +252,7 @@ class PortBound:
                     number = np.maximum(number, self._with_whole(counts, names, moved, whole))
             return number
 
-        return _over_axes(operand, positions)
+        return _over_axes(operand, counts.shape[:-1], positions)
 
     def _with_whole(
         self, counts: Array, names: list[str], moved: tuple[str, int], whole: tuple[str, int]
@@ -260,7 +273,7 @@ class PortBound:
             columns = [inside[..., names.index(dim)].astype(np.float64) for dim, _ in axis]
             return np.asarray(reduce(np.add, columns) - (len(axis) - 1))
 
-        return _over_axes(operand, places)
+        return _over_axes(operand, inside.shape[:-1], places)
 
 
 def _product(counts: Array) -> Array:
@@ -271,9 +284,9 @@ def _product(counts: Array) -> Array:
     return total
 
 
-def _over_axes(operand: Operand, number_of: Callable[[Axis], Array]) -> Array:
+def _over_axes(operand: Operand, shape: tuple[int, ...], number_of: Callable[[Axis], Array]) -> Array:
     """The product over axes; of those that share a dim, as on a diagonal, only the largest counts."""
-    total: Array = np.ones(())
+    total = np.ones(shape)
     for axes in operand.independent_axes():
         total = total * reduce(np.maximum, map(number_of, axes))
     return total

@@ -24,6 +24,7 @@ from tilewright.mapping.launch import has_shape
 
 Array = np.ndarray[Any, Any]
 _MOST_SPREAD = 4_000_000  # tiles times choices, to see which must be cut before a level
+_MOST_PAIRS = 1_000_000  # of choices outside a port and inside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,17 @@ class Tables:
         return replace(
             self, facts=facts, totals=totals, entering=entering, rest=rest, given=given, rounding_pj=0.0
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Choices of spatial loops of several levels together, of which one alone has a choice: `number`, if
+    any. The rest as `Spatial` has it."""
+
+    number: int | None
+    factors: Array
+    weights: Array
+    packed: Array
 
 
 def _pass_over(tables: Sequence[Tables]) -> None:
@@ -292,40 +304,44 @@ class Space:
 
         Where one level alone spreads loops outside a port, and one inside it.
         """
-        least = 0.0
+        lattice, least = self.lattice, 0.0
         for port in limited_ports(self.task.machine):
             if port.level == len(self.levels) - 1:
                 continue  # the whole problem is what it moves, whatever is spread
             bound = PortBound(self.task, port)
-            sides = [self._spread_by_one(levels) for levels in (bound.levels_outside, bound.levels_inside)]
-            factors = [factors for _, factors in sides if factors is not None]
-            if len(factors) < len(sides):
+            outside, inside = (self._spread(n) for n in (bound.levels_outside, bound.levels_inside))
+            if outside is None or inside is None:
                 continue
-            cycles = bound.of_choices(*factors)
-            if cycles is None:
+            if len(outside.packed) * len(inside.packed) > _MOST_PAIRS:
                 continue
-            for axis, (number, _) in enumerate(sides):
-                if number is not None:
-                    of_choices = self.spatial[number].cycles
+            together = outside.packed[:, None] + inside.packed
+            divides = ((lattice.packed[-1] | lattice.guards) - together) & lattice.guards == lattice.guards
+            in_level = lattice.whole - outside.weights
+            in_next = np.where(divides, in_level[:, None] - inside.weights, 0)
+            cycles = bound.of_choices(lattice.tiles, in_level, in_next, inside.factors)
+            cycles[~divides] = np.inf
+            for axis, spread in enumerate((outside, inside)):
+                if spread.number is not None:
+                    of_choices = self.spatial[spread.number].cycles
                     np.maximum(of_choices, cycles.min(axis=1 - axis), out=of_choices)
             least = max(least, float(cycles.min()))
         return least
 
-    def _spread_by_one(self, levels: Iterable[int]) -> tuple[int | None, Array | None]:
-        """(The one of some levels that has a choice, factors `[choice, dim]` that all of them spread).
-
-        No level, where none has a choice; no factors, where several have one.
-        """
-        factors = np.ones((1, len(self.task.problem.dims)), np.int64)
-        chosen = None
+    def _spread(self, levels: Iterable[int]) -> _Spread | None:
+        """What some levels spread; None where several of them have a choice."""
+        spread = _Spread(None, np.ones((1, len(self.task.problem.dims)), np.int64), *np.zeros((2, 1), np.int64))
         for number in levels:
-            of_level = self.spatial[number].factors
-            if len(of_level) > 1 and chosen is not None:
-                return None, None
-            if len(of_level) > 1:
-                chosen = number
-            factors = factors * of_level
-        return chosen, factors
+            of_level = self.spatial[number]
+            has_choice = len(of_level.products) > 1
+            if has_choice and spread.number is not None:
+                return None
+            spread = _Spread(
+                number if has_choice else spread.number,
+                spread.factors * of_level.factors,
+                spread.weights + of_level.weights,
+                spread.packed + of_level.packed,
+            )
+        return spread
 
     def choices_within(self, most_cycles: float) -> tuple[list[Spatial], Alike]:
         """Choices of each level with which a mapping may take no longer; those of the innermost by what they
