@@ -23,6 +23,15 @@ def compiled(function: Any) -> Any:
         NoGeneratedCode: this process may not run what it generates.
         OutOfMemory: it may not take the memory that numba does.
     """
+    return _made(function, is_part=False)
+
+
+def part_of_loops(function: Any) -> Any:
+    """As `compiled`, and copied into each loop that calls it: a call with arrays passes dozens of numbers."""
+    return _made(function, is_part=True)
+
+
+def _made(function: Any, *, is_part: bool) -> Any:
     if not may_run_generated_code():  # numba cannot even be imported
         raise NoGeneratedCode
     if not is_importable("numba"):
@@ -31,7 +40,7 @@ def compiled(function: Any) -> Any:
         require_memory(_NUMBA_BYTES)
     from tilewright.numba_cache import kept
 
-    return kept(function)
+    return kept(function, is_part=is_part)
 
 
 def _refusing(function: Any) -> Any:

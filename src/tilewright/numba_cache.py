@@ -25,12 +25,14 @@ logger = logging.getLogger(__name__)
 MAX_KEPT = 1000
 
 
-def kept(function: Any) -> Any:
-    """Compiled once for each machine: kept beside the module, or in the user's cache.
+def kept(function: Any, *, is_part: bool) -> Any:
+    """Compiled once for each machine: kept beside the module, or in the user's cache; a part is copied into
+    what calls it.
 
     Divisions are numpy's: none of the loops divides by zero, so none checks for it.
     """
-    found = numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "forceinline": is_part}
+    found = numba.njit(**options)(function)
     # Its code holds that of the functions it calls, which may lie in other files: an update of those must
     # not run old code.
     names = function.__code__.co_names

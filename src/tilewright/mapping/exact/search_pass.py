@@ -15,7 +15,7 @@ from tilewright.mapping.exact.space import Space
 Array = np.ndarray[Any, Any]
 ALL = 2**62
 """As many search states of a point as there are."""
-_NUM_BEST = 256
+_NUM_BEST = 32
 _ROUNDING = 1e-9
 
 

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.cost.nest_table import distinct_positions
-from tilewright.machine_code import compiled
+from tilewright.machine_code import compiled, part_of_loops
 from tilewright.mapping.exact import windows as sliding
 from tilewright.mapping.exact.windows import add_loop, forget, is_covered, share_that_enters
 
@@ -61,7 +61,7 @@ def num_columns(num_operands: int, num_windowed: int, num_ports: int) -> int:
     return FIRST + 3 * num_operands + sliding.NUM_COLUMNS * num_windowed + 2 * num_ports
 
 
-@compiled
+@part_of_loops
 def compared(
     pool: Array, at: int, run_dim_at: int, row: Array, run_dim: int, num_operands: int, first_port: int,
     rounding_pj: float,
@@ -113,13 +113,13 @@ def compared(
     return TAKES if takes else NEITHER
 
 
-@compiled
+@part_of_loops
 def whole_accesses(words: float, instances: float, block: float) -> float:
     """Words of so many instances together, each one's rounded up to whole accesses."""
     return float(np.ceil(words / (instances * block) * (1 - _SLACK)) * block * instances)
 
 
-@compiled
+@part_of_loops
 def serving_pj(row: Array, facts: Array, t: int, served: float) -> float:
     """Energy of the level that serves an operand, for what all its instances serve."""
     instances, block = row[FIRST + 3 * t + 2], facts[t, SERVE_BLOCK]
@@ -130,7 +130,7 @@ def serving_pj(row: Array, facts: Array, t: int, served: float) -> float:
     return float(energy * min(1.0, facts[t, SERVE_LIMIT] / instances))
 
 
-@compiled
+@part_of_loops
 def add_serving(busy: Array, first: int, row: Array, facts: Array, t: int, served: float) -> None:
     """Cycles of the port that serves an operand, for what all its instances serve; the ports are in `busy`
     from `first` on."""
@@ -144,7 +144,7 @@ def add_serving(busy: Array, first: int, row: Array, facts: Array, t: int, serve
         busy[at] += max(0.0, served - row[FIRST_SUMS]) / instances * facts[t, REDUCE_READS]
 
 
-@compiled
+@part_of_loops
 def add_filling(busy: Array, first: int, facts: Array, t: int, words: float) -> None:
     """Cycles of the next level's port, for what enters one instance."""
     if facts[t, FILL_PORT] >= 0:
@@ -153,18 +153,18 @@ def add_filling(busy: Array, first: int, facts: Array, t: int, words: float) -> 
         busy[at + 1] += words * facts[t, FILL_WRITES]
 
 
-@compiled
+@part_of_loops
 def least(
     row: Array, point: int, facts: Array, copies: Array, totals: Array, tail: Array, rest: Array, busy: Array
 ) -> tuple[float, float]:
     """(Energy, cycles) that no mapping which goes on from a search state can beat.
 
     `totals`: multiply-accumulates, their energy, units that the rest of the spatial loops can feed. `tail`:
-    cycles of each port for what comes further in than the next levels. `rest[:, point]`: energy, then cycles
+    cycles of each port for what comes further in than the next levels. `rest[point]`: energy, then cycles
     of each port, that the tiles inside a point cost at least (`rest.py`). `busy` is for work.
     """
     macs, energy, left = totals[0], totals[1] + row[ENERGY], totals[2]
-    with_tiles = energy + rest[0, point]
+    with_tiles = energy + rest[point, 0]
     first = row.size - tail.size
     for port in range(tail.size):
         busy[port] = row[first + port] + tail[port]
@@ -184,11 +184,11 @@ def least(
         add_serving(busy, _START, row, facts, t, served)
     cycles = max(macs / (row[USED] * left), row[CYCLES])
     for port in range(tail.size):
-        cycles = max(cycles, busy[port], row[first + port] + rest[1 + port, point])
+        cycles = max(cycles, busy[port], row[first + port] + rest[point, 1 + port])
     return max(energy, with_tiles), cycles
 
 
-@compiled
+@part_of_loops
 def value(objective: int, energy: float, cycles: float, cap_cycles: float) -> float:
     """What is minimised; infinite beyond the cap, and where no tiles fit. Cycles are whole."""
     cycles = np.ceil(cycles * (1 - _SLACK))
@@ -199,7 +199,7 @@ def value(objective: int, energy: float, cycles: float, cap_cycles: float) -> fl
     return energy * cycles if objective == EDP else energy
 
 
-@compiled
+@part_of_loops
 def insert(
     pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, values: Array, count: int,
     row: Array, run_dim: int, point: int, least_value: float,
@@ -337,7 +337,7 @@ def put_temporal_loops(
     return count
 
 
-@compiled
+@part_of_loops
 def has_factors(exponents: int, choice: int, guards: int) -> bool:
     """Whether a tile has the primes that a choice of spatial loops takes from it.
 
@@ -363,7 +363,7 @@ def reached_by_spreading(
     return outside
 
 
-@compiled
+@part_of_loops
 def spread(
     row: Array, factors: Array, tile: Array, depends: Array, windows: Array, output: int,
 ) -> None:  # fmt: skip
@@ -390,7 +390,7 @@ def spread(
             row[FIRST + 3 * windows[w, 0] + 1] *= factors[a] * factors[b] / together
 
 
-@compiled
+@part_of_loops
 def enter(
     row: Array, point: int, tile: Array, entering: Array, facts: Array, closing: Array, volumes: Array,
     num_tiles: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
@@ -428,7 +428,7 @@ def enter(
             row[first_port + port] = 0.0
 
 
-@compiled
+@part_of_loops
 def pass_over(row: Array, at: int, is_output: bool) -> None:
     """Of an operand that counts no more, all search states are equal; `at` is the first of its columns."""
     row[at] = row[at + 1] = row[at + 2] = 1.0
@@ -436,7 +436,7 @@ def pass_over(row: Array, at: int, is_output: bool) -> None:
         row[REDUCTIONS], row[FIRST_SUMS] = 1.0, 0.0
 
 
-@compiled
+@part_of_loops
 def least_units(macs: float, units: float, objective: int, limit: float, cap_cycles: float) -> float:
     """Units that must be in use further out, if so many are inside: with fewer it takes too long."""
     most_cycles = min(cap_cycles, limit) if objective == LATENCY else cap_cycles
@@ -488,8 +488,8 @@ def put_spatial_loops(
                 continue
             cycles = totals[0] / (pool[at, USED] * products[choice] * totals[2])
             for port in range(tail.size):
-                cycles = max(cycles, pool[at, first_port + port] + given[1 + port, inside])
-            energy = pool[at, ENERGY] + totals[1] + given[0, inside]
+                cycles = max(cycles, pool[at, first_port + port] + given[inside, 1 + port])
+            energy = pool[at, ENERGY] + totals[1] + given[inside, 0]
             if value(objective, energy, cycles, cap_cycles) >= below:
                 continue
             todo[WORK] += _EXPANSION
@@ -544,6 +544,8 @@ def finish(
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - num_ports
     row, busy, weighted = np.empty(pool.shape[1]), np.empty(num_ports), np.empty(num_operands)
+    shares = 1.0 / together
+    counts_energy = objective != LATENCY
     below = limit if num_found < best.size else min(limit, best[num_found - 1])
     least_used = least_units(totals[0], 1.0, objective, below, cap_cycles)
     for at in range(todo[AT], count):
@@ -567,8 +569,11 @@ def finish(
                 break
             todo[WORK] += 1
             energy = fixed
-            for t in range(num_operands):
-                energy += weighted[t] / together[group, t]
+            if counts_energy:
+                for t in range(num_operands):
+                    energy += weighted[t] * shares[group, t]
+                if objective == ENERGY_WITHIN and energy * (1 - _SLACK) >= below:
+                    continue
             cycles = max(totals[0] / (row[USED] * products[group]), row[CYCLES])
             if value(objective, energy * (1 - _SLACK), cycles, cap_cycles) >= below:
                 continue
@@ -578,7 +583,8 @@ def finish(
                 busy[port] = row[first_port + port]
             for t in range(num_operands):
                 served = totals[0] / (row[FIRST + 3 * t + 1] * together[group, t])
-                energy += serving_pj(row, facts, t, served)
+                if counts_energy:
+                    energy += serving_pj(row, facts, t, served)
                 add_serving(busy, _START, row, facts, t, served)
             for port in range(num_ports):
                 cycles = max(cycles, busy[port])

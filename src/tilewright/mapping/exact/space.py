@@ -19,7 +19,7 @@ from tilewright.mapping.exact import search_states, windows
 from tilewright.mapping.exact.choices import Alike, Spatial
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.ports import Port, PortBound, limited_ports
-from tilewright.mapping.exact.rest import Entry, View, add_costs, least_rest
+from tilewright.mapping.exact.rest import Entries, View, least_rest
 from tilewright.mapping.launch import has_shape
 
 Array = np.ndarray[Any, Any]
@@ -48,8 +48,8 @@ class Tables:
             self,
             facts=facts,
             tail=self.tail[:0],
-            rest=self.rest[:1],
-            given=self.given[:1],
+            rest=self.rest[:, :1].copy(),
+            given=self.given[:, :1].copy(),
             closing=self.closing[:0],
         )
 
@@ -67,7 +67,7 @@ class Tables:
         entering[:, 1] = 0.0
         rest, given = self.rest.copy(), self.given.copy()
         for costs in (rest, given):
-            costs[0] = np.where(np.isfinite(costs[0]), 0.0, np.inf)
+            costs[:, 0] = np.where(np.isfinite(costs[:, 0]), 0.0, np.inf)
         return replace(
             self, facts=facts, totals=totals, entering=entering, rest=rest, given=given, rounding_pj=0.0
         )
@@ -329,7 +329,9 @@ class Space:
 
     def _spread(self, levels: Iterable[int]) -> _Spread | None:
         """What some levels spread; None where several of them have a choice."""
-        spread = _Spread(None, np.ones((1, len(self.task.problem.dims)), np.int64), *np.zeros((2, 1), np.int64))
+        spread = _Spread(
+            None, np.ones((1, len(self.task.problem.dims)), np.int64), *np.zeros((2, 1), np.int64)
+        )
         for number in levels:
             of_level = self.spatial[number]
             has_choice = len(of_level.products) > 1
@@ -374,27 +376,28 @@ class Space:
 
     def _tables_of(self, limited: tuple[Port, ...]) -> tuple[Tables, ...]:
         entries = self._entries(limited)
-        view = View(
-            self.lattice,
-            self.depends,
-            self.windows,
-            self.fits,
-            self.task.problem.num_macs,
-            self.task.cost_options.skips_pixels,
-        )
-        rests = least_rest(view, entries, 1 + 2 * len(limited))
-        return tuple(
-            Tables(
-                self._facts(number, limited),
-                self._totals(number),
-                self._tail(number, entries, limited),
-                *rests[number],
-                self._entering(number),
-                self._closing(number - 1, limited),
-                self._rounding_pj(number),
+        problem, lattice = self.task.problem, self.lattice
+        skips_pixels = self.task.cost_options.skips_pixels
+        rests = least_rest(View(lattice, self.depends, self.windows, self.fits, skips_pixels), entries)
+        least = entries.least(lattice.touched, problem.num_macs)
+        tables = []
+        for number, (rest, given) in enumerate(rests):
+            # What a search state serves or fills next it counts itself.
+            further_in = entries.outer < number
+            last = least[further_in & (entries.inner < 0)].sum(axis=0)
+            tables.append(
+                Tables(
+                    self._facts(number, limited),
+                    self._totals(number),
+                    least[further_in, 1:].sum(axis=0),
+                    rest + last,
+                    given + last,
+                    self._entering(number),
+                    self._closing(number - 1, limited),
+                    self._rounding_pj(number),
+                )
             )
-            for number in range(len(self.levels))
-        )
+        return tuple(tables)
 
     def _facts(self, number: int, ports: tuple[Port, ...]) -> Array:
         """What a search state on this level knows of each operand; columns as `search_states` names them."""
@@ -451,54 +454,45 @@ class Space:
         spared = words * self.task.machine.num_instances(self.levels[last])
         return total + (whole * write_pj + max(0.0, served - spared) * read_pj) * self._share(last)
 
-    def _entries(self, ports: tuple[Port, ...]) -> list[Entry]:
-        """What a word costs that enters a level or the compute units: energy, cycles of each port."""
-        entries = []
-        for t in range(len(self.task.problem.operands)):
+    def _entries(self, ports: tuple[Port, ...]) -> Entries:
+        """What words cost that enter a level or the compute units."""
+        ways = [
+            (t, inner, outer)
+            for t in range(len(self.task.problem.operands))
+            for outer, inner in pairwise([*self.kept(t), -1])
+        ]
+        fill, serve, reduce = np.zeros((3, len(ways), 1 + 2 * len(ports)))
+        num_outer, num_inner = (
+            np.array(
+                [1 if n < 0 else self.task.machine.num_instances(self.levels[n]) for n in numbers], float
+            )
+            for numbers in ([outer for _, _, outer in ways], [inner for _, inner, _ in ways])
+        )
+        for way, (t, inner, outer) in enumerate(ways):
             is_output = t == self.output
-            for outer, inner in pairwise([*self.kept(t), -1]):
-                read_pj, write_pj = (pj * self._share(outer) for pj in self._access_pj(outer))
-                fill = [self._access_pj(inner)[1] * self._share(inner) if inner >= 0 else 0.0]
-                serve, reduce = [write_pj if is_output else read_pj], [read_pj if is_output else 0.0]
-                for port in ports:
-                    filled = port.cycles(0, 1) if port.level == inner else (0.0, 0.0)
-                    served = (
-                        port.cycles(*((0, 1) if is_output else (1, 0))) if port.level == outer else (0.0, 0.0)
-                    )
-                    added = port.read_cycles if is_output and port.level == outer else 0.0
-                    fill += filled
-                    serve += served
-                    reduce += [added, 0.0]
-                num_outer, num_inner = (
-                    1 if n < 0 else self.task.machine.num_instances(self.levels[n]) for n in (outer, inner)
-                )
-                entries.append(
-                    Entry(
-                        t, inner, outer, self.num_served(t, outer, inner), num_outer, num_inner,
-                        self._stays(inner), np.array(fill), np.array(serve), np.array(reduce),
-                    )
-                )  # fmt: skip
-        return entries
-
-    def _stays(self, inner: int) -> Array:
-        """Of each dim, whether none of its loops may be spread over instances of a level."""
-        outside = [n for n in range(inner + 1, len(self.levels)) if self.fan_out(n) > 1]
-        return np.array(
-            [not any(self.task.may_spread(dim, n) for n in outside) for dim in self.task.problem.extents]
+            read_pj, write_pj = (pj * self._share(outer) for pj in self._access_pj(outer))
+            serve[way, 0], reduce[way, 0] = (write_pj, read_pj) if is_output else (read_pj, 0.0)
+            if inner >= 0:
+                fill[way, 0] = self._access_pj(inner)[1] * self._share(inner)
+            for place, port in enumerate(ports):
+                both = slice(1 + 2 * place, 3 + 2 * place)
+                if port.level == inner:
+                    fill[way, both] = port.cycles(0, 1 / num_inner[way])
+                if port.level == outer:
+                    share = 1 / num_outer[way]
+                    serve[way, both] = port.cycles(*((0, share) if is_output else (share, 0)))
+                    reduce[way, both.start] = port.read_cycles * share if is_output else 0.0
+        operands, inner_levels, outer_levels = np.array(ways, np.int64).T.copy()
+        num_served = np.array([self.num_served(t, outer, inner) for t, inner, outer in ways], float)
+        stays = np.array([self._stays(inner) for _, inner, _ in ways])
+        return Entries(
+            operands, inner_levels, outer_levels, num_served, num_outer, num_inner, stays, fill, serve, reduce
         )
 
-    def _tail(self, number: int, entries: list[Entry], ports: tuple[Port, ...]) -> Array:
-        """Cycles of each port that what lies inside the next level of each operand takes at least."""
-        costs = np.zeros(1 + 2 * len(ports))
-        for entry in entries:
-            if entry.outer >= number:  # what a search state serves or fills next it counts itself
-                continue
-            words = float(self.lattice.touched[entry.operand])
-            if entry.inner < 0:
-                add_costs(costs, entry.costs(0.0, self.task.problem.num_macs / entry.num_served, words))
-            else:
-                add_costs(costs, entry.costs(words, words, words))
-        return costs[1:]
+    def _stays(self, inner: int) -> list[bool]:
+        """Of each dim, whether none of its loops may be spread over instances of a level."""
+        outside = [n for n in range(inner + 1, len(self.levels)) if self.fan_out(n) > 1]
+        return [not any(self.task.may_spread(dim, n) for n in outside) for dim in self.task.problem.extents]
 
     def _access_pj(self, number: int) -> tuple[float, float]:
         """Energy of a word: (read, written)."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.cost.nest_table import new_positions
-from tilewright.machine_code import compiled
+from tilewright.machine_code import part_of_loops
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ _NUM_SLOTS = 2
 NUM_COLUMNS = WAY + 2 * _NUM_SLOTS
 
 
-@compiled
+@part_of_loops
 def forget(row: Array, at: int) -> None:
     """No loop moves the operand along a window; `at` is the first of its columns."""
     for column in range(at, at + NUM_COLUMNS):
@@ -39,7 +39,7 @@ def forget(row: Array, at: int) -> None:
     row[at + FACTOR] = 1.0
 
 
-@compiled
+@part_of_loops
 def _put_outside(row: Array, at: int) -> None:
     """The innermost loop becomes one of those further out."""
     move, factor = row[at + MOVE], row[at + FACTOR]
@@ -58,7 +58,7 @@ def _put_outside(row: Array, at: int) -> None:
     row[at + WAY + 2 * count], row[at + SHARE + 2 * count] = move, (factor - 1) / factor
 
 
-@compiled
+@part_of_loops
 def add_loop(
     row: Array, at: int, operand: int, dim: int, factor: int, tile: int, depends: Array, windows: Array,
     goes_on: bool,
@@ -95,7 +95,7 @@ def add_loop(
     return axis > 0
 
 
-@compiled
+@part_of_loops
 def is_covered(a: Array, b: Array, at: int, same_innermost: bool) -> bool:
     """Whether of what enters later as much is repeated after `a` as after `b`, whatever comes inside.
 
@@ -113,7 +113,7 @@ def is_covered(a: Array, b: Array, at: int, same_innermost: bool) -> bool:
     return True
 
 
-@compiled
+@part_of_loops
 def share_that_enters(
     row: Array, at: int, share: float, tile: Array, windows: Array, skips_pixels: bool,
 ) -> float:  # fmt: skip
