@@ -69,6 +69,19 @@ def least_port_cycles(task: MappingProblem, num_at_once: int | None = None) -> f
     return max((PortBound(task, port, num_at_once).least() for port in inside), default=0.0)
 
 
+def most_busy_share(task: MappingProblem) -> float:
+    """The share of its time that no mapping keeps a compute unit busier than, whatever part of the problem
+    it maps onto however many instances: what units that keep nothing need in each iteration has to pass.
+
+    Ports of levels that other levels read from are not looked at.
+    """
+    if task.cost_options.link_transfers:
+        return 1.0
+    inside = [p for p in limited_ports(task.machine) if p.level < len(task.machine.levels) - 1]
+    bounds = [PortBound(task, port) for port in inside]
+    return min((bound.most_busy_share() for bound in bounds if bound.next_level < 0), default=1.0)
+
+
 @dataclass(frozen=True)
 class PortBound:
     """Cycles that the instances of one level take at least; it is not the outermost."""
@@ -136,6 +149,34 @@ class PortBound:
             done += together
             together = min(_MOST_TOGETHER, 4 * together)
         return float(np.ceil(best * (1 - _ROUNDING)))
+
+    def most_busy_share(self) -> float:
+        """The same of the units that read this level, for any extents up to the problem's.
+
+        More units along a dim never get less to do each: the words that all of them need grow no faster than
+        they do. So the last dim, which may be spread over any number, has what others leave.
+        """
+        names, num_units = list(self.task.problem.extents), self._num(self.levels_inside)
+        order = np.argsort(self._extents, kind="stable")
+        ways, products = np.ones((1, len(names))), np.ones(1)
+        for place in order[:-1]:
+            counts = np.arange(1.0, min(int(self._extents[place]), num_units) + 1)
+            way, chosen = np.nonzero(np.multiply.outer(products, counts) <= num_units)
+            if len(way) > _MOST_WAYS:
+                return 1.0
+            ways = ways[way]
+            ways[:, place] = counts[chosen]
+            products = products[way] * counts[chosen]
+        last = order[-1]
+        ways[:, last] = np.minimum(num_units / products, float(self._extents[last]))
+        words = {True: np.zeros(()), False: np.zeros(())}
+        for t, _ in self.served:
+            operand = self.task.problem.operands[t]
+            is_output = operand.kind is TensorKind.OUTPUT
+            words[is_output] = words[is_output] + self._num_places(operand, ways)
+        moving = np.maximum(*self.port.cycles(words[False], words[True]))
+        share = float((products * ways[:, last] / np.maximum(1.0, moving)).max()) / num_units
+        return min(1.0, share * (1 + _ROUNDING))
 
     def below(self, limit: float) -> list[tuple[float, tuple[int, ...]]]:
         """The least cycles of spatial factors that may take less than a limit, ascending, with the extents

@@ -59,6 +59,7 @@ from tilewright.targets.npu.mapped_products import MappedBy
 from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
+from tilewright.targets.npu.policy import Launching
 from tilewright.targets.npu.recipes import (
     GRAPHTURBO,
     IN_GROUPS,
@@ -117,6 +118,7 @@ class NpuBackend(Backend):
         self._figures_of_plans: dict[Hashable, PlanFigures] = {}
         self._outclassed: dict[Hashable, Outclassed] = {}
         self._taken: dict[Recipe, str] = {}  # of two orders that a recipe asks for
+        self._least_by_blocks: dict[bool, dict[str, float]] = {}
         self._least_s = inf  # of all plans so far that memory is large enough for
         self._waiting: set[Recipe] = set()  # of programs with few instances, in which all units wait at times
         self._waiting_keys: set[Hashable] = set()
@@ -187,7 +189,7 @@ class NpuBackend(Backend):
         """Of the unit that has most to do, what it does for each node."""
         seconds: dict[str, dict[Node, float]] = {}
         graph, maps = self.graph, self.analysis.maps
-        for node, works in self.works.least_of_nodes(graph.nodes, graph.outputs, maps):
+        for node, works in self.works.least_of_nodes(graph.nodes, graph.outputs, maps, in_blocks=True):
             for work in works:
                 of_unit = seconds.setdefault(work.unit, {})
                 of_unit[node] = of_unit.get(node, 0.0) + work.seconds
@@ -355,7 +357,7 @@ class NpuBackend(Backend):
             self.types,
             MEMORY_PLANNERS.get(recipe.memory),
             policy,
-            self._least_seconds,
+            self._least_seconds(policy.launches),
             launches_of(schedule, instances) if separate else (),
             self._tiler_of(recipe.execution),
             most * 1e-9 if objective == "latency" else inf,
@@ -457,7 +459,7 @@ class NpuBackend(Backend):
                 self.types,
                 MEMORY_PLANNERS.get(recipe.memory),
                 policy,
-                self._least_seconds,
+                self._least_seconds(policy.launches),
                 launches,
                 self._tiler_of(recipe.execution),
                 most_s,
@@ -496,9 +498,14 @@ class NpuBackend(Backend):
         is_busy = max(planned.simulation.utilization.values(), default=1.0) >= _BUSY
         return not is_busy and num_instances < _FEW_INSTANCES * len(planned.partition.subgraphs)
 
-    @cached_property
-    def _least_seconds(self) -> dict[str, float]:
-        return self.works.least_seconds(self.graph, self.analysis.maps, converts=self.types.keeps_border)
+    def _least_seconds(self, launches: Launching) -> dict[str, float]:
+        """Of all plans that launch kernels so."""
+        in_blocks = launches == "each subgraph"
+        if in_blocks not in self._least_by_blocks:
+            self._least_by_blocks[in_blocks] = self.works.least_seconds(
+                self.graph, self.analysis.maps, converts=self.types.keeps_border, in_blocks=in_blocks
+            )
+        return self._least_by_blocks[in_blocks]
 
     def _part_simulation(
         self, schedule: Schedule, is_launched: bool, memory: MemoryPlanner | None = None

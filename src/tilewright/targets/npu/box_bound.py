@@ -222,7 +222,9 @@ class _Boxes:
     def _shared(self, node: Node, num_elements: int) -> list[UnitWork]:
         region = self.regions[node.output]
         share = num_elements / max(1, volume(region))
-        return [replace(w, seconds=w.seconds * share) for w in self.works.of(node, region, None)]
+        works = [replace(w, seconds=w.seconds * share) for w in self.works.of(node, region, None)]
+        busy = self.works.busy_share(node)
+        return [replace(w, seconds=w.seconds / busy) for w in works[:1]] + works[1:]
 
     def _is_cut(self, node: Node) -> bool:
         return self.is_boxed and has_products(node) and self.works.machine.threads is None

@@ -205,7 +205,7 @@ class NpuCosts:
         outputs = [v for w in kernels for v in w.outputs if not v.users or not inside.issuperset(v.users)]
         seconds: dict[str, float] = {}
         energy_pj = 0.0
-        for work in self.works.least(nodes, outputs, self.maps):
+        for work in self.works.least(nodes, outputs, self.maps, in_blocks=self._launches_each):
             seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
             energy_pj += work.energy_pj
         bound_s = max(seconds.values(), default=0.0)

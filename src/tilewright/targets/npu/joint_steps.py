@@ -145,7 +145,7 @@ class JointStep:
                 share.node, share.region, spread.binding, spread.blocks, summed=share.summed
             )
             # At borders tiles may be filled less than most are, but never better than in the whole result.
-            least = self.works.at_least(share.node, self._whole(share.node))
+            least = self.works.at_least(share.node, self._whole(share.node), in_blocks=True)
             for work, whole in zip(works, least, strict=True):
                 factor = times * (self.rounding(share) if work is works[0] else 1.0)
                 seconds = max(work.seconds * factor, whole.seconds)

@@ -7,8 +7,8 @@ Each unit has work that no other unit takes, and where steps overlap the busiest
 overlaps, they follow each other. Before any of that there is a launch. Counted is what every plan has:
 
 * of units that compute, all nodes' work on all cores, products rounded up to whole tiles of the matrix unit;
-* of main memory's port, each input, result and weight once, but for weights that may stay on the chip, and
-  the setup of a transfer for each of them;
+* of main memory's port, each input, result and weight once, but for as many bytes of weights as may stay on
+  the chip, and the setup of a transfer for each of them;
 * of the cores' port, the same bytes, since whatever is used comes to the cores, or stays there.
 
 Not counted is what some plan avoids, though most do not: second launches, halos, values that leave the chip.
@@ -28,6 +28,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.region import Region, union_volume, volume
 from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.ports import CORE_DMA, DMA, Ports, ports_of
+from tilewright.targets.npu.residents import most_resident_bytes
 from tilewright.targets.npu.simulated_step import SimulatedStep
 
 
@@ -73,7 +74,7 @@ def _moving_seconds(
     input_bytes = min(most_input_bytes, sum(inputs.values()))
     border_bytes = input_bytes + sum(x.size_bytes for s in steps for x in s.stores if x.is_result)
     weight_bytes = sum(weights.values())
-    stay_bytes = on_chip_bytes(machine) if policy.resident_weights else 0.0
+    stay_bytes = most_resident_bytes(machine, in_groups=True) if policy.resident_weights else 0.0
     passing_bytes = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)
     num_transfers = len(inputs) + sum(1 for x in results.values() if x)
     if not policy.resident_weights:
@@ -82,16 +83,6 @@ def _moving_seconds(
     if ports.shared is not None:
         seconds[CORE_DMA] = passing_bytes / ports.local_bytes_per_s
     return seconds
-
-
-def on_chip_bytes(machine: Machine) -> float:
-    """What all buffers of a cluster hold together."""
-    ports = ports_of(machine)
-    levels = [ports.local] if ports.shared is None else [ports.local, ports.shared]
-    return sum(
-        inf if x.capacity_bytes is None else float(x.capacity_bytes * machine.num_instances_per_cluster(x))
-        for x in levels
-    )
 
 
 def _bytes_once(parts: Iterable[tuple[str, Region, int]]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from math import gcd, prod
 from types import MappingProxyType
 from typing import Literal, cast
 
-from tilewright.cost.bound import num_mac_units
+from tilewright.cost.bound import check_smallest_tiles, num_mac_units
 from tilewright.cost.count import Cost, LevelCount
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.sparsity import skipped_share, with_zeros
@@ -36,6 +36,7 @@ from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.checked import solved
 from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, FixedSpatial
+from tilewright.mapping.exact.ports import most_busy_share
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
@@ -198,6 +199,7 @@ class ProductMapper:
     mapped_by: MappedBy = "search"
     _known: dict[object, MappedProducts | None] = field(init=False, repr=False, default_factory=dict)
     _parts: dict[object, Machine] = field(init=False, repr=False, default_factory=dict)
+    _shares: dict[object, float] = field(init=False, repr=False, default_factory=dict)
     _texts: dict[int, str] = field(init=False, repr=False, default_factory=dict)  # of parts, which live on
 
     def of_node(
@@ -233,6 +235,24 @@ class ProductMapper:
             return None
         share = volume(region) / max(1, node.output.num_elements)
         return NodeProducts(tuple(part for part in found if part is not None), share)
+
+    def most_utilization(self, node: Node, rate: Rate, element_bytes: int, num_cores: int) -> float:
+        """The most that the utilization of a node's sums of products can be, whatever part of its result they
+        make and however they are mapped."""
+        part_key = (rate.unit.name, rate.dtype, rate.per_cycle, element_bytes, num_cores, True)
+        part = self._part(rate, part_key)
+        if part.threads is not None or part.densities:
+            return 1.0
+        macs_of, busy = 0, 0.0
+        for layer in layers_in([node]):
+            if layer.problem is None:
+                continue
+            key = "busy", layer.problem.dims, layer.problem.operands, part_key
+            if key not in self._shares:
+                self._shares[key] = _most_utilization(layer.problem, part)
+            macs_of += layer.problem.num_macs
+            busy += layer.problem.num_macs / self._shares[key]
+        return macs_of / busy if macs_of else 1.0
 
     def in_parts(
         self,
@@ -357,6 +377,15 @@ class ProductMapper:
         is_in_cores = self.machine.local.name in names
         local = names.index(self.machine.local.name) if is_in_cores else len(names) - 1
         return MappedProducts(problem, part, mapping, cost, num_cores, local, is_in_cores)
+
+
+def _most_utilization(problem: Problem, part: Machine) -> float:
+    """What no mapping exceeds; 1 where there is none, as then nothing is said of units."""
+    try:
+        check_smallest_tiles(problem, part)
+    except InfeasibleMapping:
+        return 1.0
+    return most_busy_share(MappingProblem(problem, part))
 
 
 def _solved(name: str, problem: Problem, part: Machine, constraints: Constraints) -> MappingSolution | None:

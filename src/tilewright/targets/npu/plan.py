@@ -133,7 +133,7 @@ def simulated_order(
         )  # fmt: skip
     _require(launch_s + steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
-        least_seconds = least_seconds_of(instances, works)
+        least_seconds = least_seconds_of(instances, works, in_blocks=bool(launches))
     simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds, keeps=keeps)
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation, types)
 
@@ -147,8 +147,10 @@ def _require(least_s: float, most_s: float) -> None:
         raise Outclassed(f"takes {least_s * 1e3:.3f} ms at least, another plan {most_s * 1e3:.3f} ms.")
 
 
-def least_seconds_of(instances: InstanceGraph, works: Works) -> Mapping[str, float]:
-    """Seconds that each unit takes at least, in any plan of the network."""
+def least_seconds_of(
+    instances: InstanceGraph, works: Works, *, in_blocks: bool = False
+) -> Mapping[str, float]:
+    """Seconds that each unit takes at least, in any plan of the network; `in_blocks` as of `Works`."""
     partition = instances.partition
     converts = partition.border_bytes is not None
-    return works.least_seconds(partition.graph, instances.maps, converts=converts)
+    return works.least_seconds(partition.graph, instances.maps, converts=converts, in_blocks=in_blocks)

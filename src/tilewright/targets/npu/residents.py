@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tilewright.hardware.machine import Machine
 from tilewright.schedule.binding import Scope
-from tilewright.targets.npu.pools import PoolSizes
+from tilewright.targets.npu.pools import PoolSizes, level_bytes
 
 _SHARE = 2  # of a pool, one part in so many
 
@@ -31,6 +32,14 @@ class Residents:
     local_bytes: int = 0
     held: tuple[Mapping[str, int], ...] = ()
     stay: bool = False
+
+
+def most_resident_bytes(machine: Machine, *, in_groups: bool) -> float:
+    """Bytes of weights that stay on a cluster's chip at most, of any plan: half of each level; `in_groups` of
+    cores, half of these groups' buffers, and of what that leaves half again for weights of all."""
+    whole = level_bytes(machine)
+    shares = 1 / _SHARE, (1 - 1 / _SHARE) / _SHARE * in_groups
+    return sum(shares) * whole.local_bytes + whole.shared_bytes / _SHARE
 
 
 def choose_residents(fetches: Sequence[tuple[str, int]], pools: PoolSizes) -> Residents:

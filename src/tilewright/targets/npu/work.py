@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from math import prod
+from functools import cached_property, lru_cache
+from math import gcd, prod
 
 from tilewright.cost.sparsity import effectual_share, skipped_share
 from tilewright.hardware.element_types import ElementTypes
@@ -40,6 +40,7 @@ from tilewright.targets.npu.node_work import (
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.rates import Rate, Rates
 
+_MOST_WORDS = 8  # in which a unit computes an integer that no type of it holds
 _AS_GOOD = 1.1  # times the cycles: a mapping that whole tiles slow down by no more is kept
 
 
@@ -214,11 +215,14 @@ class Works:
             if work is not Work.MOVEMENT:
                 self.rates.of(work, dtypes, node)
 
-    def least_seconds(self, graph: Graph, maps: RegionMaps, *, converts: bool) -> dict[str, float]:
+    def least_seconds(
+        self, graph: Graph, maps: RegionMaps, *, converts: bool, in_blocks: bool = False
+    ) -> dict[str, float]:
         """Seconds that each unit takes at least for a graph's results, however the graph is cut; the port of
         main memory, for those parts of the inputs that they need.
 
-        `converts`: inputs and results keep the file's types, and are converted on their way.
+        `converts`: inputs and results keep the file's types, and are converted on their way. `in_blocks` as
+        of `at_least`.
         """
         wanted = {value: full_region(value.shape) for value in graph.outputs}
         regions = value_regions(graph.nodes, wanted, maps)
@@ -228,7 +232,7 @@ class Works:
             if v in regions
         )
         found = {DMA: input_bytes / self.ports.main_bytes_per_s}
-        works = list(self.least(graph.nodes, graph.outputs, maps))
+        works = list(self.least(graph.nodes, graph.outputs, maps, in_blocks=in_blocks))
         if converts:
             border = dict.fromkeys((*graph.inputs, *(v for v in graph.outputs if v.producer is not None)))
             works += [w for v in border if v in regions for w in self.of_conversion(v.dtype, regions[v])]
@@ -236,13 +240,15 @@ class Works:
             found[work.unit] = found.get(work.unit, 0.0) + work.seconds
         return found
 
-    def least(self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps) -> Iterator[UnitWork]:
+    def least(
+        self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps, *, in_blocks: bool = False
+    ) -> Iterator[UnitWork]:
         """The work that results of nodes in topological order need at least, without conversions."""
-        for _, works in self.least_of_nodes(nodes, outputs, maps):
+        for _, works in self.least_of_nodes(nodes, outputs, maps, in_blocks=in_blocks):
             yield from works
 
     def least_of_nodes(
-        self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps
+        self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps, *, in_blocks: bool = False
     ) -> Iterator[tuple[Node, tuple[UnitWork, ...]]]:
         """The same node by node, without those that results do not need."""
         wanted = {value: full_region(value.shape) for value in outputs}
@@ -250,34 +256,80 @@ class Works:
         for node in nodes:
             region = regions.get(node.output)
             if region is not None:
-                yield node, self.at_least(node, region)
+                yield node, self.at_least(node, region, in_blocks=in_blocks)
 
-    def at_least(self, node: Node, region: Region) -> tuple[UnitWork, ...]:
+    def at_least(self, node: Node, region: Region, *, in_blocks: bool = False) -> tuple[UnitWork, ...]:
         """The work to make a region at least, in whatever boxes it is computed, on however many cores.
 
-        A box fills whole tiles of a matrix unit. Boxes that cover R rows fill at least ceil(R / r) tiles of r
-        rows, for each column. Where columns are one axis (or rows are, with both exchanged), every c-th of C
-        columns is covered, and a box has at most ceil(own columns / c) of these. So all boxes fill at least
-        ceil(R / r) * ceil(C / c) tiles.
+        Nothing is faster than the units' tiles, nor than what the cores' buffers deliver (`busy_share`).
+        `in_blocks`: where the machine has blocks of threads, sums of products are computed in these, as those
+        of kernels that are launched separately are.
         """
         works = self.of(node, region, None)
-        task = self._task(node)
-        if not works or task.work is not Work.CONTRACTION or task.shape is None:
+        if not works or self._task(node).work not in MULTIPLYING:
             return works
-        tile = self.rates.of(task.work, task.dtypes, node).unit.tile[:2]
-        if len(tile) < 2:
-            return works
-        lengths = extents(region)
-        over = [
-            _rounded(size, step) / size
-            for axes, step in zip((task.shape.rows, task.shape.columns), tile, strict=True)
-            for size in [prod(lengths[axis] for axis in axes)]
-        ]
-        is_line = any(
-            sum(lengths[a] > 1 for a in axes) <= 1 for axes in (task.shape.rows, task.shape.columns)
-        )
-        times = prod(over) if is_line else max(over)
+        times = max(self._tiles_times(node, region, in_blocks), 1 / self.busy_share(node))
         return replace(works[0], seconds=works[0].seconds * times), *works[1:]
+
+    def busy_share(self, node: Node) -> float:
+        """What of the products that units could do meanwhile they do at most, whatever part of a node's sums
+        they make and however it is mapped; 1 of a node that has none."""
+        task = self._task(node)
+        if task.work not in MULTIPLYING:
+            return 1.0
+        rate = self.rates.of(task.work, task.dtypes, node)
+        element_bytes = self.types.stored(task.dtypes[0]).size_bytes
+        return self._mapper.most_utilization(node, rate, element_bytes, self.machine.num_cores_per_cluster)
+
+    def _tiles_times(self, node: Node, region: Region, in_blocks: bool) -> float:
+        """How many times as many elements as a region has whole tiles have at least, in whatever boxes.
+
+        A box fills whole tiles, of a matrix unit or of blocks of threads. Boxes that cover R rows fill at
+        least ceil(R / r) tiles of r rows, for each column. Where columns are one axis (or rows are, with both
+        exchanged), every c-th of C columns is covered, and a box has at most ceil(own columns / c) of these.
+        So all boxes fill at least ceil(R / r) * ceil(C / c) tiles. Of tiles of several shapes r and c are
+        what divides all of them; and no box fills more of one than R rows and C columns would.
+        """
+        task = self._task(node)
+        tiles = self._tiles_of(node, in_blocks)
+        if not tiles or task.shape is None:
+            return 1.0
+        lengths = extents(region)
+        axes_of = task.shape.rows, task.shape.columns
+        sizes = [prod(lengths[axis] for axis in axes) for axes in axes_of]
+        steps = [gcd(*sides) for sides in zip(*tiles, strict=True)]
+        over = [_rounded(size, step) / size for size, step in zip(sizes, steps, strict=True)]
+        is_line = any(sum(lengths[a] > 1 for a in axes) <= 1 for axes in axes_of)
+        filled = max(
+            prod(min(1.0, size / side) for size, side in zip(sizes, tile, strict=True)) for tile in tiles
+        )
+        return max(prod(over) if is_line else max(over), 1 / filled)
+
+    def _tiles_of(self, node: Node, in_blocks: bool) -> tuple[tuple[int, ...], ...]:
+        """The tiles of rows and columns in which a node's contraction is computed, whatever shares its step;
+        none where it fills none."""
+        task, threads = self._task(node), self.machine.threads
+        if task.work is not Work.CONTRACTION or task.shape is None:
+            return ()
+        rate = self.rates.of(task.work, task.dtypes, node)
+        if threads is None or not threads.block_tiles:
+            return (rate.unit.tile[:2],) if len(rate.unit.tile) > 1 else ()
+        # The operator of a step that has most to do says which blocks there are; others are element-wise.
+        element_cycles = task.macs / max(1, node.output.num_elements) / rate.of_core
+        if not in_blocks or task.shape.lengths or element_cycles < self._slowest_cycles:
+            return ()
+        return tuple(dict.fromkeys(tile for a, b in threads.block_tiles for tile in ((a, b), (b, a))))
+
+    @cached_property
+    def _slowest_cycles(self) -> float:
+        """Cycles of a core's units that an element-wise operator takes at most for an element."""
+        most = 0.0
+        for unit in self.machine.units:
+            if unit.ops_per_cycle:
+                rate = min(unit.ops_per_cycle.values()) / _MOST_WORDS * unit.efficiency
+                rate *= self.machine.num_units(unit) / self.machine.num_cores
+                most = max(most, max([1.0, *unit.ops_per_element.values()]) / rate)
+        return most
 
     def only_moves(self, nodes: Sequence[Node]) -> bool:
         """Whether nodes together only bring elements to other places within the cores' buffers.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import Any
 
 import pytest
@@ -16,10 +15,11 @@ from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.groups import StepGroup
 from tilewright.targets.npu.kernels import Kernel, StepLane
-from tilewright.targets.npu.lower_bound import lower_bound, on_chip_bytes
+from tilewright.targets.npu.lower_bound import lower_bound
 from tilewright.targets.npu.policy import Policy
-from tilewright.targets.npu.pools import PoolSizes
+from tilewright.targets.npu.pools import PoolSizes, level_bytes
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
+from tilewright.targets.npu.residents import choose_residents, most_resident_bytes
 from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, Weight
 from tilewright.targets.npu.tiles import Tiling
 from tilewright.targets.npu.work import UnitWork
@@ -41,7 +41,7 @@ STCP920 = with_capacities(load_preset("stcp920"), {"L1": 64, "LLB": 512})
 MACHINE = with_overheads(STCP920, 0.0, 0.0)
 BARE = with_overheads(load_preset("ipu-mk1"), 0.0, 0.0)
 MAIN, LOCAL = ports_of(MACHINE).main_bytes_per_s, ports_of(MACHINE).local_bytes_per_s
-ON_CHIP = 64 * MACHINE.num_cores_per_cluster + 512
+STAYING = int(most_resident_bytes(MACHINE, in_groups=True))
 
 
 def part(stop: int, start: int = 0) -> Region:
@@ -150,16 +150,16 @@ def test_each_value_takes_a_transfer_and_weights_do_where_none_stays(is_resident
     ]
     least = bound(*several, resident_weights=is_resident)[0] if is_resident else 0.0
     found, unit = bound(*several, machine=slow, resident_weights=is_resident)
-    moved = 2 * MB + 2 * MB + 100 + max(0, 2 * MB - (ON_CHIP if is_resident else 0))
+    moved = 2 * MB + 2 * MB + 100 + max(0, 2 * MB - (STAYING if is_resident else 0))
     assert least <= found
     assert (pytest.approx(found), unit) == (3 + (0 if is_resident else 2) + moved / MAIN, DMA)
 
 
 def test_weights_that_stay_need_not_come_as_far_as_they_fit() -> None:
-    fits, more = step(weights=[weight("w", part(ON_CHIP))]), step(weights=[weight("w", part(ON_CHIP + 640))])
+    fits, more = step(weights=[weight("w", part(STAYING))]), step(weights=[weight("w", part(STAYING + 640))])
     assert bound(fits, resident_weights=True) == (0.0, DMA)
     assert bound(more, resident_weights=True)[0] == pytest.approx(640 / MAIN)
-    assert bound(more)[0] == pytest.approx((ON_CHIP + 640) / MAIN)
+    assert bound(more)[0] == pytest.approx((STAYING + 640) / MAIN)
     few = step([], [load(region=part(1000))], weights=[weight("w", part(8))])
     assert bound(few, resident_weights=True)[0] == pytest.approx(1000 / MAIN)
 
@@ -188,8 +188,12 @@ def test_a_launch_comes_before_all() -> None:
     assert bound(step([("MME", 1.0)]), machine=late, launches="each step") == (3.0, "MME")
 
 
-def test_the_chip_holds_what_its_buffers_do() -> None:
-    assert on_chip_bytes(MACHINE) == ON_CHIP
-    assert on_chip_bytes(with_capacities(BARE, {BARE.levels[0].name: 10})) == 10 * BARE.num_cores_per_cluster
-    for name in ("L1", "LLB"):
-        assert on_chip_bytes(with_capacities(STCP920, {name: None})) == inf  # type: ignore[dict-item]
+def test_weights_stay_in_half_of_a_level_and_groups_leave_them_half_of_their_half() -> None:
+    cores = 10 * BARE.num_cores_per_cluster
+    bare = with_capacities(BARE, {BARE.levels[0].name: 10})
+    assert most_resident_bytes(bare, in_groups=False) == cores / 2
+    assert most_resident_bytes(bare, in_groups=True) == cores * 3 / 4
+    alone = most_resident_bytes(MACHINE, in_groups=False)
+    pools = level_bytes(MACHINE)
+    weights = [(f"w{i}", size) for i, size in enumerate([pools.local_bytes // 8] * 9)]
+    assert 0.8 * alone < choose_residents(weights, pools).size_bytes <= alone < STAYING
