@@ -25,7 +25,7 @@ from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.joint_blocks import Blocks, has_many_nodes, is_large, is_open, joined, plan_with_frozen
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.planner import LEAST_S, LEFT_OPEN, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
-from tilewright.planning import UNLIMITED, Budget, Meter, Provenance
+from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Spec
 from tilewright.planning.grid import NUM_FAST, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe
 from tilewright.program import Program
@@ -130,9 +130,11 @@ class _Graphs:
             yield self.plan_first, 0.95 if is_large(planner) else 0.5
         if not options.only:
             yield self.best.try_fastest, 0.8
-            yield from self.best.steps()
+            yield from self.best.first_steps()
         if not (gains or is_large(planner)):
             yield self.plan_first, 0.5
+        if not options.only:
+            yield from self.best.steps()
         yield self.plain.try_methods, 0.5
         yield self.rewrite, 0.5
         if not options.only:
@@ -234,22 +236,33 @@ class _Found:
             self._blocks = Blocks(self.planner, self.prices, self.planner.backend.default_recipe.memory)
         return self._blocks
 
-    def steps(self) -> Iterator[Step]:
-        """What is tried on the graph that is the best at first. Joint tilings are of whole kernels, as
-        methods cut them, so that these come before blocks even where slices are best. On several cores most
-        is gained by slices and lanes, which small blocks of a proof have not."""
-        backend = self.planner.backend
-        if backend.limits.num_cores == 1:
+    def first_steps(self) -> Iterator[Step]:
+        """What is tried on the graph that is the best at first. On several cores most is gained by slices and
+        lanes, which small blocks of a proof have not."""
+        if self.planner.backend.limits.num_cores == 1:
             yield self.prove_small, 0.6
-        # The portfolio varies the target's own way to cut.
-        is_varied = self.best.recipe.partition == backend.default_recipe.partition
+        if self._is_varied:
+            yield self.try_nearest, 0.3
+            yield self.search_kernels, 0.1
+
+    def steps(self) -> Iterator[Step]:
+        """What is tried on the graph that is the best of all then. Joint tilings are of whole kernels, as
+        methods cut them, so that these come before blocks even where slices are best."""
+        is_varied = self._is_varied
         if is_varied:
-            yield self.try_nearest, 0.2
-            yield self.search_kernels, 0.35
-        yield self.try_methods, 0.35 if is_varied else 0.6
+            yield self.search_blocks, 0.25
+            yield self.search_kernels, 0.4
+        else:
+            yield self.try_methods, 0.6
         yield self.search_blocks, 0.5
         if is_varied or any(split.num_instances > 1 for split in self.best.plan.schedule.splits):
             yield self.search_kernels, 0.7
+
+    @property
+    def _is_varied(self) -> bool:
+        """Whether the best plan is cut in the target's own way, which the portfolio varies."""
+        best, default = self.best.recipe.partition, self.planner.backend.default_recipe.partition
+        return Spec.parse(best).name == Spec.parse(default).name
 
     def prove_small(self, meter: Meter) -> None:
         """Take the best plan of small blocks, of which a proof prices few: what it knows by then is known to
@@ -259,7 +272,8 @@ class _Found:
 
     def try_nearest(self, meter: Meter) -> None:
         """Try recipes that vary the best one."""
-        self.best = self.planner.tried(self._portfolio(), self.best, meter)
+        recipes = (recipe for recipe in self._portfolio() if recipe.partition != PLAIN_RECIPE.partition)
+        self.best = self.planner.tried(recipes, self.best, meter)
 
     def try_fastest(self, meter: Meter) -> None:
         """Try what is planned fastest."""

@@ -42,7 +42,7 @@ def setting(graph: Graph, machine_name: str, local_bytes: int = 0) -> tuple[NpuB
     target = NpuTarget(with_local_bytes(machine, local_bytes) if local_bytes else machine)
     options = Options(budget=Budget(1))
     backend = target.backend(graph, options)
-    judge = backend.nest_judge()
+    judge = backend.nest_judge
     schedule = Planner(graph, target, backend, options, PhaseClock(None, None)).program(GRAPHTURBO).schedule
     splitter = GraphTurbo(alpha=1.25).splitter(judge.problem)
     kernels = Kernels(judge.numbered, judge.problem.analysis.axes, splitter, splitter, 1.25, judge.share)
@@ -53,7 +53,7 @@ def setting(graph: Graph, machine_name: str, local_bytes: int = 0) -> tuple[NpuB
 def check(graph: Graph, machine: str, num_plans: int, local_bytes: int = 0, *, is_mapped: bool = True) -> int:
     """How many plans of a random walk are in the space, which goes on from these; none is below the bound."""
     backend, plan, moves = setting(graph, machine, local_bytes)
-    judge = backend.nest_judge()
+    judge = backend.nest_judge
     bound, narrower = (
         bound_of_boxes(backend, begins=begins, is_mapped=is_mapped) for begins in (False, True)
     )
@@ -161,7 +161,7 @@ def cost_and_bound_ns(graph: Graph, splits: list[Split], folder: Path, local_kib
     layers = [tuple(numbers[node] for node in layer.nodes) for layer in cut_layers(graph)]
     groups = [layers] if len(splits) == 1 else [[layer] for layer in layers]
     kernels = tuple(Kernel(tuple(part), split) for part, split in zip(groups, splits, strict=True))
-    judge = backend.nest_judge()
+    judge = backend.nest_judge
     plan = NestPlan((Nest(kernels, RULES[0]),), GRAPHTURBO.memory, RESIDENT)
     planned, cost = judge.simulate(judge.schedule(plan)[0], recipe_of(plan), inf)
     is_boxed, begins = is_in_space(planned, backend.works), begins_whole(planned)

@@ -244,7 +244,7 @@ def found(seed: int, most: int, trials: int) -> Found:
     planned = plans[0]
     joint = improved.schedule.quality.cost
     bound_ns = min(plan.simulation.lower_bound_s for plan in plans) * 1e9
-    least = least_cost(backend, backend.nest_judge(), joint)
+    least = least_cost(backend, backend.nest_judge, joint)
     known = [plan for plan in (planned, least.plan) if plan is not None]
     is_boxed = all(is_in_space(plan, backend.works) for plan in known)
     bound = bound_of_boxes(backend, begins=all(map(begins_whole, known)), is_boxed=is_boxed)

@@ -67,7 +67,7 @@ def kernels_of(graph: Graph) -> Kernels:
     problem, planner = problem_of(graph), GraphTurbo(alpha=1.25)
     keeping = GraphTurbo(alpha=1.25, rows="keep")
     fits, axes = planner.splitter(problem), problem.analysis.axes
-    share = NpuTarget(small_machine()).backend(graph, Options()).nest_judge().share
+    share = NpuTarget(small_machine()).backend(graph, Options()).nest_judge.share
     return Kernels(Numbered(graph), axes, fits, keeping.splitter(problem), planner.recompute_limit, share)
 
 
@@ -377,7 +377,7 @@ def exact_plan(seed: int, recipe: Recipe) -> None:
     graph, target = integer_network(seed), NpuTarget(small_machine())
     backend = target.backend(graph, Options())
     program = Planner(graph, target, backend, Options(), PhaseClock(None, None)).program(recipe)
-    judge, schedule = backend.nest_judge(), program.schedule
+    judge, schedule = backend.nest_judge, program.schedule
     plan = judge.plan_of(schedule, recipe)
     assert plan is not None
     judged = judge(plan, float("inf"))
@@ -392,7 +392,7 @@ def exact_plan(seed: int, recipe: Recipe) -> None:
 def test_plans_that_run_alike_are_simulated_once() -> None:
     """A nest that is cut runs in the same order: the same cost, and no trial."""
     graph = integer_network(3)
-    judge = NpuTarget(small_machine()).backend(graph, Options()).nest_judge()
+    judge = NpuTarget(small_machine()).backend(graph, Options()).nest_judge
     plan = layer_by_layer(graph)
     (nest,) = plan.nests
     halves = tuple(Nest(part, nest.rule) for part in (nest.kernels[:1], nest.kernels[1:]))
@@ -462,7 +462,7 @@ def test_cores_share_odd_extents_in_parts_that_are_nearly_equal() -> None:
     graph = b.finish(b.op("Relu", b.conv(x, 32)))
     machine = load_preset("stcp920")
     backend = NpuTarget(machine).backend(graph, Options())
-    judge = backend.nest_judge()
+    judge = backend.nest_judge
     even = layer_by_layer(graph)
     rows = Moves(kernels_of(graph), (), [], [], random.Random(0)).shared(even, (2,))
     costs = []

@@ -74,9 +74,11 @@ def search(
     *,
     second: Callable[[], Judged | None] = lambda: None,
     length: int = LENGTH,
+    seen: set[NestPlan] | None = None,
 ) -> Judged:
     """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
-    what was done to get it, and the least cost so far. The steps of an `opening` are taken first; the search
+    what was done to get it, and the least cost so far. Plans that were `seen`, to which this search adds its
+    own, are not tried again. The steps of an `opening` are taken first; the search
     goes on from the best plan of them, at first through plans that are a little worse. Plans of other
     planners are tried in between: after one that was better the opening's steps from there, then the next
     one, else after twice as many steps as before.
@@ -85,7 +87,8 @@ def search(
     walk, best = _Walk.of(start, opening, length), start
     waiting: _Walk | None = None
     is_alone = False
-    seen = {start.plan}
+    seen = set() if seen is None else seen
+    seen.add(start.plan)
     step = refused = 0
     is_paid = False
     due, between = 0, 1

@@ -282,13 +282,12 @@ class NpuBackend(Backend):
             return Improved(best)
         executions = self._executions(best.recipe.execution)
         memories = self._memories(best.recipe.memory)
-        seed = self.options.seed
-        judge = self.nest_judge()
+        judge = self.nest_judge
 
         def check(program: Program) -> SimulatedPlan:
             return self.plan(program.schedule, program.recipe)
 
-        found = improved(judge, best, seeds, make, check, budget, memories, executions, seed, progress)
+        found = improved(judge, best, seeds, make, check, budget, memories, executions, progress)
         is_joint = self.options.plan == "joint" and self.options.objective == "latency"
         if not is_joint or self.runs_lanes:  # kernels that are launched have bounds of their own
             return found
@@ -310,10 +309,11 @@ class NpuBackend(Backend):
         quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)
         return replace(program, schedule=replace(program.schedule, quality=quality))
 
+    @functools.cached_property
     def nest_judge(self) -> NestJudge:
         """What prices plans of the search over kernels, slices, orders and places."""
-        numbered = Numbered(self.graph)
-        return NestJudge(self.partition_problem, numbered, self.types, self.works, self._judged)
+        numbered, seed = Numbered(self.graph), self.options.seed
+        return NestJudge(self.partition_problem, numbered, self.types, self.works, self._judged, seed)
 
     def _executions(self, own: str) -> list[str]:
         """A way to run a program, and the others: weights that stay on the chip or not; mappings by a rule

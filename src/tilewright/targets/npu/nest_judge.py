@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from array import array
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
@@ -59,15 +60,17 @@ class Simulate(Protocol):
 
 
 class NestJudge:
-    """Prices plans by simulating them whole."""
+    """Prices plans by simulating them whole. Searches that it judges go on from each other: `generator` draws
+    on, and plans that one has `seen` are not tried by the next."""
 
     def __init__(
         self, problem: PartitionProblem, numbered: Numbered, types: ElementTypes, works: Works,
-        simulate: Simulate,
+        simulate: Simulate, seed: int,
     ) -> None:  # fmt: skip
         self.problem, self.numbered, self.types, self.works = problem, numbered, types, works
         self.num_cores = works.machine.num_cores_per_cluster
         self.simulate = simulate
+        self.generator, self.seen = random.Random(seed), set[NestPlan]()
         self._known: dict[Hashable, tuple[float, Sequence[float]]] = {}
 
     def __call__(self, plan: NestPlan, most: float) -> Judged | None:
@@ -199,7 +202,6 @@ def improved(
     budget: Budget,
     memories: Sequence[str],
     executions: Sequence[str],
-    seed: int,
     progress: Progress | None = None,
 ) -> Improved:
     """The best plan found from one on, never worse than it; `seeds` are other schedules or partitions
@@ -232,7 +234,7 @@ def improved(
         widest.recompute_limit,
         judge.share,
     )
-    moves = Moves(kernels, others, memories, executions, random.Random(seed))
+    moves = Moves(kernels, others, memories, executions, judge.generator)
     left_s = meter.left_s
     # A program is made and checked in about the time in which the start was judged.
     own = 1.0
@@ -241,7 +243,8 @@ def improved(
     try:
         with meter.share(own):
             opening = moves.opening()
-            search(judge, moves, judged, meter, report, opening, second=lambda: _in_runs(judge, start))
+            second = functools.partial(_in_runs, judge, start)
+            search(judge, moves, judged, meter, report, opening, second=second, seen=judge.seen)
     except SearchEnded:
         pass
     except KeyboardInterrupt:

@@ -95,19 +95,15 @@ RESIDENT = "resident_weights=true"
 ALPHAS = (1.0, 1.25, 0.8)
 """Shares of the local capacity to plan with. A larger one means fewer slices and more spilling."""
 
-_CUTS = (
-    "",
-    "dims=batch",
-    "dims=any",
-    # Layers alone compute nothing twice: rows that neighbouring slices share are read where they lie.
-    "group=false",
-)
+_ALONE = "group=false"
+"""Layers alone compute nothing twice: rows that neighbouring slices share are read where they lie."""
+_CUTS = ("", "dims=batch", "dims=any", _ALONE)
 """Which axes are split, and whether layers are joined."""
 
 _KEEPING_ROWS = "rows=keep"
 """Slices of images that keep rows for the next one: they run in order, so that orders differ little."""
 
-_ORDERS = ("depth-first", "min-delta", "breadth-first", "exact-order{max_states=5000}")
+_OTHER_ORDERS = ("min-delta", "exact-order{max_states=5000}")
 _WHOLE_PARTITIONS = ("graphturbo", "graphturbo{group=false}", _RELAY)
 """Ways to cut without slices: where the cores' buffers are so small that slices cost more than they save."""
 
@@ -119,33 +115,22 @@ _COARSE = "max_instances_per_sample=8"
 def worth_trying(
     partition: Callable[[str], Partition], analysis: Analysis, local_bytes: int
 ) -> Iterator[Recipe]:
-    """The paper's own first, then layers one by one, then others by capacity, axes and order.
+    """The paper's own first, then layers one by one, then other ways to cut in the paper's orders, then the
+    same in other orders, which gain less.
 
     `local_bytes` is what the cores' buffers hold of values.
-
-    Axes beyond the batch are in question only where a slice of the batch is too large, rows that are kept
-    only where joined layers that share some are then cut.
     """
     yield GRAPHTURBO
     yield Recipe(PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule, MEMORY)
-    for alpha in ALPHAS:
-        is_cut = cuts_samples(analysis, partition(_graphturbo(f"alpha={alpha:g}")))
-        if is_cut and alpha == ALPHAS[0]:
-            for order in _PAPERS_ORDERS:
-                yield Recipe(_graphturbo(_COARSE), order, MEMORY)
-        keeping = _graphturbo(f"alpha={alpha:g}", _KEEPING_ROWS)
-        if is_cut and any(split.chain_length > 1 for split in partition(keeping).splits):
-            for order in _PAPERS_ORDERS:
-                yield Recipe(keeping, order, MEMORY)
-        for cut in _CUTS if is_cut else _CUTS[:1]:
-            for side_inputs in ("", "side_inputs=true") if cut != "group=false" else ("",):
-                name = _graphturbo(f"alpha={alpha:g}", cut, side_inputs)
-                for order in _ORDERS:
-                    recipe = Recipe(name, order, MEMORY)
-                    if name != GRAPHTURBO.partition or order not in _PAPERS_ORDERS:
-                        yield recipe
+    found: list[str] = []
+    for name, has_others in _cuts(partition, analysis):
+        found += [name] * has_others
+        if name != GRAPHTURBO.partition:
+            yield from (Recipe(name, order, MEMORY) for order in _PAPERS_ORDERS)
+    yield from (Recipe(name, order, MEMORY) for name in found for order in _OTHER_ORDERS)
     for name in _WHOLE_PARTITIONS:
-        for order in _ORDERS[:1] if name == "graphturbo" else _ORDERS:
+        orders = (*_PAPERS_ORDERS, *_OTHER_ORDERS)
+        for order in orders[:1] if name == GRAPHTURBO.partition else orders:
             yield Recipe(name, _whole(order), MEMORY)
     yield Recipe(PLAIN_RECIPE.partition, "greedy", MEMORY)
     weighed = partition(GRAPHTURBO.partition).weighed
@@ -153,6 +138,30 @@ def worth_trying(
     most_bytes = local_bytes if weighed is None else max(weighed.peak_bytes, default=local_bytes)
     for capacity in smaller_capacities(min(local_bytes, most_bytes)):
         yield Recipe(_graphturbo(f"capacity_bytes={capacity}"), GRAPHTURBO.schedule, MEMORY)
+
+
+def _cuts(partition: Callable[[str], Partition], analysis: Analysis) -> Iterator[tuple[str, bool]]:
+    """Ways to cut into slices, and whether other orders than the paper's are worth trying of each: kept rows
+    and other shares of the capacity, which gain most often, then other axes.
+
+    Axes beyond the batch are in question only where a slice of the batch is too large, rows that are kept
+    only where joined layers that share some are then cut.
+    """
+    cutting: list[float] = []
+    for alpha in ALPHAS:
+        plain, keeping = (_graphturbo(f"alpha={alpha:g}", rows) for rows in ("", _KEEPING_ROWS))
+        if cuts_samples(analysis, partition(plain)):
+            cutting.append(alpha)
+            if any(split.chain_length > 1 for split in partition(keeping).splits):
+                yield keeping, False
+        yield plain, True
+    if ALPHAS[0] in cutting:
+        yield _graphturbo(_COARSE), False
+    for alpha in ALPHAS:
+        for side_inputs in ("", "side_inputs=true"):
+            for cut in _CUTS if alpha in cutting else _CUTS[:1]:
+                if (cut or side_inputs) and not (side_inputs and cut == _ALONE):
+                    yield _graphturbo(f"alpha={alpha:g}", cut, side_inputs), True
 
 
 def smaller_capacities(
