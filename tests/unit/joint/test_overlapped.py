@@ -299,7 +299,7 @@ def test_a_partition_is_a_seed_depth_first_and_with_branches_in_turns() -> None:
     ends = [b.conv(b.conv(x, 4, name=f"{side}1"), 4, name=f"{side}2") for side in ("a", "b")]
     graph, target = b.finish(b.op("Concat", *ends, shape=(1, 8, 4, 4), axis=1)), NpuTarget(small_machine())
     backend = target.backend(graph, Options())
-    judge = backend.nest_judge()
+    judge = backend.nest_judge
     planner = Planner(graph, target, backend, Options(), PhaseClock(None, None))
     orders = []
     for seed in judge.seeds_of(planner.partition("layerwise")):
