@@ -210,19 +210,16 @@ class _Nest:
         if not self.levels[number].spatial:
             return 1
         below = self.tiles[number + 1] if number + 1 < len(self.tiles) else dict.fromkeys(self.tiles[0], 1)
-        inner = dict(below)
-        moves: dict[str, list[int]] = {}
-        for loop in reversed(self.levels[number].spatial):
-            moves.setdefault(loop.dim, [0])
-            step = inner[loop.dim]
-            moves[loop.dim] = [p + i * step for p in moves[loop.dim] for i in range(loop.factor)]
-            inner[loop.dim] *= loop.factor
+        factors: dict[str, int] = {}
+        for loop in self.levels[number].spatial:
+            factors[loop.dim] = factors.get(loop.dim, 1) * loop.factor
         total = 1
         for axis in operand.axes:
-            offsets = [[step * p for p in moves.get(dim, [0])] for dim, step in axis]
-            if cost_options.multicasts_per_axis:
-                total *= prod(map(len, offsets))
+            spread = [(factors[dim], step * below[dim]) for dim, step in axis if dim in factors]
+            if len(spread) < 2 or cost_options.multicasts_per_axis:
+                total *= prod(factor for factor, _ in spread)
             else:
+                offsets = (range(0, factor * move, move) for factor, move in spread)
                 total *= len({sum(positions) for positions in cartesian(*offsets)})
         return total
 

@@ -6,6 +6,7 @@ further out over dims of the output are the grid, over other dims steps that a b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -154,6 +155,7 @@ def has_shape(num_threads: int, limits: Threads) -> bool:
     return num_threads <= limits.max_per_block and _fits(num_threads, limits.max_block_shape)
 
 
+@functools.lru_cache(maxsize=1 << 13)
 def _fits(number: int, limits: tuple[int, ...]) -> bool:
     if not limits:
         return number == 1

@@ -72,12 +72,13 @@ class Lattice:
             for factor, count in listed:
                 steps.append(LatticeStep(dim, factor, count, weight))
                 weight *= count + 1
-        numbers = np.arange(weight, dtype=np.int64)
         exponents = np.zeros((weight, len(steps)), np.int16)
         tiles = np.ones((weight, len(problem.dims)), np.int64)
         for column, step in enumerate(steps):
-            exponents[:, column] = numbers // step.weight % (step.count + 1)
-            tiles[:, step.dim] *= np.int64(step.factor) ** exponents[:, column]
+            counts = np.arange(step.count + 1)
+            axis = (-1, step.count + 1, step.weight)
+            exponents[:, column].reshape(axis)[:] = counts[:, None]
+            tiles[:, step.dim].reshape(axis)[:] *= step.factor ** counts[:, None]
         names = [name for name, _ in problem.dims]
         extents = np.array([extent for _, extent in problem.dims], np.float64)
         ratios = extents / tiles

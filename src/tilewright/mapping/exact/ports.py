@@ -82,6 +82,15 @@ def most_busy_share(task: MappingProblem) -> float:
     return min((bound.most_busy_share() for bound in bounds if bound.next_level < 0), default=1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class TilesOfOne:
+    """Tiles `[tile, dim]`, the words of what a level serves that go into each, and its iterations."""
+
+    tiles: Array
+    words: Sequence[Array]
+    steps: Array
+
+
 @dataclass(frozen=True)
 class PortBound:
     """Cycles that the instances of one level take at least; it is not the outermost."""
@@ -201,19 +210,26 @@ class PortBound:
                 found[extents] = min(found.get(extents, inf), float(cycles[way]))
         return sorted((least, extents) for extents, least in found.items())
 
-    def of_choices(self, tiles: Array, in_level: Array, in_next: Array, inside: Array) -> Array:
+    def of_tiles(self, tiles: Array) -> TilesOfOne:
+        """What goes into an instance of the next level that has tiles `[tile, dim]`."""
+        operands = self.task.problem.operands
+        words = [self._words_of_one(operands[t], inner, tiles) for t, inner in self.served]
+        return TilesOfOne(tiles, words, _product(tiles))
+
+    def of_choices(self, of_one: TilesOfOne, in_level: Array, in_next: Array, inside: Array) -> Array:
         """Least cycles `[outside, inside]` of factors that divide the extents.
 
-        Factors outside the level leave `tiles[in_level[outside]]` of each dim to an instance of it; of that
-        the factors `inside[inside, dim]` leave `tiles[in_next[outside, inside]]` to one of the next.
+        Factors outside the level leave the tile `in_level[outside]` to an instance of it; of that the factors
+        `inside[inside, dim]` leave the tile `in_next[outside, inside]` to one of the next.
         """
-        operands = self.task.problem.operands
-        touched = [self.touched(operands[t], tiles[in_level])[:, None] for t, _ in self.served]
+        operands = [self.task.problem.operands[t] for t, _ in self.served]
+        cores = of_one.tiles[in_level]
+        touched = [self.touched(operand, cores)[:, None] for operand in operands]
         passed = [
-            self._words_of_one(operands[t], inner, tiles)[in_next] * self._num_places(operands[t], inside)
-            for t, inner in self.served
+            words[in_next] * self._num_places(operand, inside)
+            for words, operand in zip(of_one.words, operands, strict=True)
         ]
-        return self._cycles(touched, passed, _product(tiles)[in_next], _product(inside))
+        return self._cycles(touched, passed, of_one.steps[in_next], _product(inside))
 
     def cycles(self, outside: Array, inside: Array | None = None) -> Array:
         """Least cycles of spatial factors `[..., dim]` outside the level, and between it and the next."""

@@ -87,14 +87,14 @@ def least_rest(space: View, entries: Entries) -> list[tuple[Array, Array]]:
     rests = [(inside, given)]
     for number, fits in enumerate(space.fits[:-1]):
         ways = entries.inner == number
-        prices = np.stack([entries.fill[ways], entries.serve[ways], entries.reduce[ways]])
-        columns = np.flatnonzero(np.any(prices != 0, axis=(0, 1)))
+        prices = np.stack([entries.fill[ways], entries.serve[ways], entries.reduce[ways]], axis=2)
+        columns = np.flatnonzero(np.any(prices != 0, axis=(0, 2)) | (np.arange(prices.shape[1]) == 0))
         given = inside.copy()
         add_least_entering(
             given, fits, lattice.tiles, lattice.volumes, lattice.copies, lattice.num_tiles, lattice.touched,
             space.windows, groups, space.skips_pixels, cases[ways],
             entries.operands[ways], entries.num_served[ways], entries.num_outer[ways],
-            entries.num_inner[ways], is_apart[ways], columns, np.ascontiguousarray(prices[:, :, columns]),
+            entries.num_inner[ways], is_apart[ways], columns, np.ascontiguousarray(prices[:, columns]),
         )  # fmt: skip
         inside = given.copy()
         take_least_inside(inside, lattice.exponents, weights)
@@ -124,11 +124,11 @@ def add_least_entering(
 
     Infinite where the tile does not fit. `groups`: see `_dims_alike`. `cases[way, dim]`: what a loop of the
     dim, innermost outside the level, does to the tile. The rest as `Entries` has it, of the ways that enter
-    the level: `prices[:, way, column]` to fill, to serve and to reduce, of the costs that are not all 0;
-    along dims that are `is_apart` each instance's tiles enter whole.
+    the level: `prices[way, column]` to fill, to serve and to reduce, of energy and of the costs that are not
+    all 0; along dims that are `is_apart` each instance's tiles enter whole.
     """
     num_points, num_dims = tiles.shape
-    _, num_ways, num_costs = prices.shape
+    num_ways, num_costs, _ = prices.shape
     whole = num_points - 1
     costs = np.empty((3, num_ways, num_costs))
     of_one, together, has_window = np.empty(num_ways), np.empty(num_ways), np.zeros(num_ways, np.bool_)
@@ -160,8 +160,7 @@ def add_least_entering(
                 together[way] = min(together[way], copies[t, point])
             words = volumes[t, point] * num_tiles[point]
             take_costs(
-                costs, MOVED, way, words, together, touched[t], of_one, num_outer, num_inner, columns,
-                prices,
+                costs, MOVED, way, words, together, touched[t], of_one, num_outer, num_inner, prices,
             )  # fmt: skip
             words /= copies[t, point]  # every loop that does not move the operand is innermost
             for w in range(windows.shape[0]):
@@ -175,7 +174,7 @@ def add_least_entering(
                     words = touched[t]
             take_costs(
                 costs, KEPT, way, max(words, touched[t]), together, touched[t], of_one, num_outer, num_inner,
-                columns, prices,
+                prices,
             )  # fmt: skip
         for cost in range(num_costs):
             best[cost] = np.inf
@@ -192,7 +191,7 @@ def add_least_entering(
                     words = slid_words(tiles, point, words, touched[t], windows, t, dim, skips_pixels)
                     take_costs(
                         costs, SLID, way, words, together, touched[t], of_one, num_outer, num_inner,
-                        columns, prices,
+                        prices,
                     )  # fmt: skip
                 for cost in range(num_costs):
                     total[cost] += costs[case, way, cost]
@@ -205,18 +204,18 @@ def add_least_entering(
 @part_of_loops
 def take_costs(
     costs: Array, case: int, way: int, words: float, together: Array, touched: float, of_one: Array,
-    num_outer: Array, num_inner: Array, columns: Array, prices: Array,
+    num_outer: Array, num_inner: Array, prices: Array,
 ) -> None:  # fmt: skip
     """Costs `[case, way]` of so many words that enter, `of_one` of them each instance at least, `together` of
     them served by one access; first sums of outputs are not read."""
     served = max(words / together[way], touched)
     added = max(0.0, served - touched * num_outer[way])
     entering, leaving = max(words, of_one[way] * num_inner[way]), max(served, of_one[way] * num_outer[way])
-    for cost in range(columns.size):
-        is_energy = columns[cost] == 0
-        filled, taken = (words, served) if is_energy else (entering, leaving)
+    energy = prices[way, 0, 0] * words + prices[way, 0, 1] * served + prices[way, 0, 2] * added
+    costs[case, way, 0] = energy
+    for cost in range(1, prices.shape[1]):
         costs[case, way, cost] = (
-            prices[0, way, cost] * filled + prices[1, way, cost] * taken + prices[2, way, cost] * added
+            prices[way, cost, 0] * entering + prices[way, cost, 1] * leaving + prices[way, cost, 2] * added
         )
 
 

@@ -365,13 +365,14 @@ def reached_by_spreading(
 
 @part_of_loops
 def spread(
-    row: Array, factors: Array, tile: Array, depends: Array, windows: Array, output: int,
+    row: Array, choices: Array, choice: int, tiles: Array, point: int, depends: Array, windows: Array,
+    output: int,
 ) -> None:  # fmt: skip
-    """Spatial loops with these factors by dim, inside of which every instance has this tile."""
+    """Spatial loops with a choice's factors by dim, inside of which every instance has a point's tile."""
     num_operands = depends.shape[0]
     used = 1.0
-    for dim in range(factors.size):
-        factor = factors[dim]
+    for dim in range(choices.shape[1]):
+        factor = choices[choice, dim]
         if factor == 1:
             continue
         used *= factor
@@ -383,16 +384,16 @@ def spread(
     row[USED] *= used
     for w in range(windows.shape[0]):
         a, b = windows[w, 1], windows[w, 3]
-        if factors[a] > 1 and factors[b] > 1:
-            together = distinct_positions(
-                factors[a], windows[w, 2] * tile[a], factors[b], windows[w, 4] * tile[b]
-            )
-            row[FIRST + 3 * windows[w, 0] + 1] *= factors[a] * factors[b] / together
+        of_a, of_b = choices[choice, a], choices[choice, b]
+        if of_a > 1 and of_b > 1:
+            moves = windows[w, 2] * tiles[point, a], windows[w, 4] * tiles[point, b]
+            together = distinct_positions(of_a, moves[0], of_b, moves[1])
+            row[FIRST + 3 * windows[w, 0] + 1] *= of_a * of_b / together
 
 
 @part_of_loops
 def enter(
-    row: Array, point: int, tile: Array, entering: Array, facts: Array, closing: Array, volumes: Array,
+    row: Array, point: int, tiles: Array, entering: Array, facts: Array, closing: Array, volumes: Array,
     num_tiles: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
 ) -> None:  # fmt: skip
     """Count what enters the next level inside, for the operands that it keeps.
@@ -410,7 +411,7 @@ def enter(
         for u in range(windowed.size):
             if windowed[u] == t:
                 slot = FIRST + 3 * num_operands + u * sliding.NUM_COLUMNS
-                share = share_that_enters(row, slot, share, tile, windows, skips_pixels)
+                share = share_that_enters(row, slot, share, tiles, point, windows, skips_pixels)
         words = volumes[t, point] * num_tiles[point] * share
         served = words / row[at + 1]
         charged = min(1.0, entering[t, 2] / row[USED])
@@ -495,9 +496,9 @@ def put_spatial_loops(
             todo[WORK] += _EXPANSION
             for column in range(row.size):
                 row[column] = pool[at, column]
-            spread(row, choices[choice], tiles[inside], depends, windows, output)
+            spread(row, choices, choice, tiles, inside, depends, windows, output)
             enter(
-                row, inside, tiles[inside], entering, facts, closing, volumes, num_tiles, windows, windowed,
+                row, inside, tiles, entering, facts, closing, volumes, num_tiles, windows, windowed,
                 skips_pixels, output,
             )  # fmt: skip
             for t in range(num_operands):

@@ -25,6 +25,7 @@ from tilewright.mapping.launch import has_shape
 Array = np.ndarray[Any, Any]
 _MOST_SPREAD = 4_000_000  # tiles times choices, to see which must be cut before a level
 _MOST_PAIRS = 1_000_000  # of choices outside a port and inside it
+_PAIRS_AT_ONCE = 1 << 13  # arrays of so many stay in a processor's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,9 @@ class Space:
     task: MappingProblem
     lattice: Lattice
     levels: tuple[Level, ...] = field(init=False)
+    output: int = field(init=False)  # the number of the operand that is accumulated
+    kept: list[list[int]] = field(init=False)  # of each operand the levels that hold it, the outermost first
+    num_instances: list[int] = field(init=False)  # of each level
     depends: Array = field(init=False)
     windows: Array = field(init=False)
     windowed: Array = field(init=False)
@@ -119,6 +123,9 @@ class Space:
     def __post_init__(self) -> None:
         problem = self.task.problem
         self.levels = self.task.machine.levels
+        self.output = next(i for i, o in enumerate(problem.operands) if o.kind is TensorKind.OUTPUT)
+        self.kept = [self._kept(operand.kind) for operand in problem.operands]
+        self.num_instances = [self.task.machine.num_instances(level) for level in self.levels]
         names = list(problem.extents)
         self.depends = np.array([[name in o.dims() for name in names] for o in problem.operands])
         windows = []
@@ -148,11 +155,6 @@ class Space:
         self.closed = self._closed()
         self.least_cycles = self._take_cycles_of_choices()
 
-    @property
-    def output(self) -> int:
-        """The number of the operand that is accumulated."""
-        return next(i for i, o in enumerate(self.task.problem.operands) if o.kind is TensorKind.OUTPUT)
-
     def fan_out(self, number: int) -> int:
         """Instances of the next inner level, or compute units, that one instance of a level feeds."""
         return self.task.machine.fan_out(number)
@@ -175,19 +177,14 @@ class Space:
             self._most[key] = int(self.spatial[number].factors[:, dims].prod(axis=1).max())
         return self._most[key]
 
-    def keeps(self, number: int, operand: int) -> bool:
-        """Whether a level holds an operand."""
-        return self.task.problem.operands[operand].kind in self.levels[number].holds
-
-    def kept(self, operand: int) -> list[int]:
-        """The levels that hold an operand, the outermost first.
+    def _kept(self, kind: TensorKind) -> list[int]:
+        """The levels that hold a kind of operand, the outermost first.
 
         Raises:
             MachineError: the outermost level is none of them.
         """
-        kept = [n for n in reversed(range(len(self.levels))) if self.keeps(n, operand)]
+        kept = [n for n in reversed(range(len(self.levels))) if kind in self.levels[n].holds]
         if not kept or kept[0] != len(self.levels) - 1:
-            kind = self.task.problem.operands[operand].kind
             raise MachineError(f"level {self.levels[-1].name}: the outermost level must hold {kind}.")
         return kept
 
@@ -222,18 +219,17 @@ class Space:
     def _spatial(self, number: int) -> Spatial:
         limit, steps = self.fan_out(number), self.lattice.steps
         names = list(self.task.problem.extents)
-        exponents, products = np.zeros((1, len(steps)), np.int16), np.ones(1, np.int64)
+        exponents, factors = np.zeros((1, len(steps)), np.int16), np.ones((1, len(names)), np.int64)
+        products = np.ones(1, np.int64)
         for column, step in enumerate(steps):
             if not self.task.may_spread(names[step.dim], number):
                 continue
             powers = step.factor ** np.arange(step.count + 1)
             together = np.multiply.outer(products, powers[powers <= limit])
             way, counts = np.nonzero(together <= limit)
-            exponents, products = exponents[way], together[way, counts]
+            exponents, factors, products = exponents[way], factors[way], together[way, counts]
             exponents[:, column] = counts
-        factors = np.ones((len(products), len(names)), np.int64)
-        for column, step in enumerate(steps):
-            factors[:, step.dim] *= step.factor ** exponents[:, column].astype(np.int64)
+            factors[:, step.dim] *= powers[counts]
         is_allowed = np.ones(len(products), np.bool_)
         block = self.task.block
         if block is not None and self.levels[number].name == block.shared:
@@ -268,7 +264,7 @@ class Space:
         operands = range(len(self.task.problem.operands))
         closed = [np.zeros((len(operands), len(self.lattice.num_tiles)), np.bool_) for _ in self.levels]
         for t in operands:
-            kept = self.kept(t)
+            kept = self.kept[t]
             for outer, inner in pairwise(kept):
                 reached = self.fits[inner]
                 for number in range(inner + 1, outer + 1):
@@ -314,17 +310,24 @@ class Space:
                 continue
             if len(outside.packed) * len(inside.packed) > _MOST_PAIRS:
                 continue
-            together = outside.packed[:, None] + inside.packed
-            divides = ((lattice.packed[-1] | lattice.guards) - together) & lattice.guards == lattice.guards
-            in_level = lattice.whole - outside.weights
-            in_next = np.where(divides, in_level[:, None] - inside.weights, 0)
-            cycles = bound.of_choices(lattice.tiles, in_level, in_next, inside.factors)
-            cycles[~divides] = np.inf
-            for axis, spread in enumerate((outside, inside)):
+            of_one = bound.of_tiles(lattice.tiles)
+            of_outside, of_inside = (np.full(len(side.packed), np.inf) for side in (outside, inside))
+            num_rows = -(-_PAIRS_AT_ONCE // len(inside.packed))
+            for start in range(0, len(outside.packed), num_rows):
+                rows = slice(start, start + num_rows)
+                left = (lattice.packed[-1] | lattice.guards) - outside.packed[rows, None] - inside.packed
+                divides = left & lattice.guards == lattice.guards
+                in_level = lattice.whole - outside.weights[rows]
+                in_next = np.where(divides, in_level[:, None] - inside.weights, 0)
+                cycles = bound.of_choices(of_one, in_level, in_next, inside.factors)
+                cycles[~divides] = np.inf
+                of_outside[rows] = cycles.min(axis=1)
+                np.minimum(of_inside, cycles.min(axis=0), out=of_inside)
+            for spread, cycles in ((outside, of_outside), (inside, of_inside)):
                 if spread.number is not None:
                     of_choices = self.spatial[spread.number].cycles
-                    np.maximum(of_choices, cycles.min(axis=1 - axis), out=of_choices)
-            least = max(least, float(cycles.min()))
+                    np.maximum(of_choices, cycles, out=of_choices)
+            least = max(least, float(of_outside.min()))
         return least
 
     def _spread(self, levels: Iterable[int]) -> _Spread | None:
@@ -404,7 +407,7 @@ class Space:
         facts = np.zeros((len(self.task.problem.operands), search_states.NUM_FACTS))
         for t in range(len(facts)):
             is_output = t == self.output
-            kept = self.kept(t)
+            kept = self.kept[t]
             serving = min(n for n in kept if n >= number)
             inner = [n for n in kept if n < number]
             read_pj, write_pj = self._access_pj(serving)
@@ -451,7 +454,7 @@ class Space:
         if not is_output:
             return total + whole * read_pj * self._share(last)
         # Of the reads, the first partial sum of every instance's share is spared.
-        spared = words * self.task.machine.num_instances(self.levels[last])
+        spared = words * self.num_instances[last]
         return total + (whole * write_pj + max(0.0, served - spared) * read_pj) * self._share(last)
 
     def _entries(self, ports: tuple[Port, ...]) -> Entries:
@@ -459,13 +462,11 @@ class Space:
         ways = [
             (t, inner, outer)
             for t in range(len(self.task.problem.operands))
-            for outer, inner in pairwise([*self.kept(t), -1])
+            for outer, inner in pairwise([*self.kept[t], -1])
         ]
         fill, serve, reduce = np.zeros((3, len(ways), 1 + 2 * len(ports)))
         num_outer, num_inner = (
-            np.array(
-                [1 if n < 0 else self.task.machine.num_instances(self.levels[n]) for n in numbers], float
-            )
+            np.array([1 if n < 0 else self.num_instances[n] for n in numbers], float)
             for numbers in ([outer for _, _, outer in ways], [inner for _, inner, _ in ways])
         )
         for way, (t, inner, outer) in enumerate(ways):
@@ -501,8 +502,7 @@ class Space:
 
     def _charged(self, number: int) -> float:
         """Instances that an access is charged for at most."""
-        level = self.levels[number]
-        return self.task.machine.num_instances(level) / level.num_instances_per_access
+        return self.num_instances[number] / self.levels[number].num_instances_per_access
 
     def _share(self, number: int) -> float:
         """The least share of the used instances that is charged."""
@@ -513,11 +513,11 @@ class Space:
         count."""
         total = 0.0
         for t in range(len(self.task.problem.operands)):
-            kept = self.kept(t)
+            kept = self.kept[t]
             serving = min(n for n in kept if n >= number)
             for n in kept:
                 level = self.levels[n]
-                if n > serving or level.words_per_access == 1 or self.task.machine.num_instances(level) == 1:
+                if n > serving or level.words_per_access == 1 or self.num_instances[n] == 1:
                     continue
                 access_pj = level.read_access_pj + (level.write_access_pj if t == self.output else 0.0)
                 if n < serving:
@@ -531,14 +531,14 @@ class Space:
         _, write_pj = self._access_pj(number)
         prices = np.zeros((len(self.task.problem.operands), 3))
         for t in range(len(prices)):
-            prices[t] = (self.keeps(number, t), write_pj, self._charged(number))
+            prices[t] = (number in self.kept[t], write_pj, self._charged(number))
         return prices
 
     def _closing(self, entered: int, ports: tuple[Port, ...]) -> Array:
         """For each column of the ports: whether nothing comes to it once a level is entered."""
         closing = np.zeros(2 * len(ports), np.bool_)
         for place, port in enumerate(ports):
-            held = (self.kept(t) for t in range(len(self.task.problem.operands)) if self.keeps(port.level, t))
+            held = (kept for kept in self.kept if port.level in kept)
             served = [max((n for n in kept if n < port.level), default=-1) for kept in held]
             closing[2 * place : 2 * place + 2] = bool(served) and min(served) >= entered >= 0
         return closing

@@ -115,9 +115,9 @@ def is_covered(a: Array, b: Array, at: int, same_innermost: bool) -> bool:
 
 @part_of_loops
 def share_that_enters(
-    row: Array, at: int, share: float, tile: Array, windows: Array, skips_pixels: bool,
+    row: Array, at: int, share: float, tiles: Array, point: int, windows: Array, skips_pixels: bool,
 ) -> float:  # fmt: skip
-    """The share of all iterations' tiles whose words enter a level with this tile.
+    """The share of all iterations' tiles whose words enter a level with a point's tile.
 
     `share` is what loops leave that the operand does not depend on, right outside the level.
     """
@@ -129,7 +129,7 @@ def share_that_enters(
     if move == 0:
         return float(max(0.0, share - repeated))
     w = int(row[at + AXIS]) - 1
-    a, b = tile[windows[w, 1]], tile[windows[w, 3]]
+    a, b = tiles[point, windows[w, 1]], tiles[point, windows[w, 3]]
     new, extent = new_positions(a, windows[w, 2], b, windows[w, 4], int(move), skips_pixels)
     whole = max(0.0, 1 / row[at + FACTOR] - repeated)
     return float(whole + (1 - whole) * new / extent)
