@@ -25,10 +25,10 @@ from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.layers import cut_layers
 from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planner import Planner
-from tilewright.planning import Budget
+from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import PhaseClock
 from tilewright.targets.npu.backend import NpuBackend
-from tilewright.targets.npu.box_bound import begins_whole, is_in_space
+from tilewright.targets.npu.box_bound import begins_whole, bound_in_time, is_in_space
 from tilewright.targets.npu.nest_judge import recipe_of
 from tilewright.targets.npu.recipes import GRAPHTURBO, RESIDENT
 from tilewright.targets.npu.target import NpuTarget
@@ -106,6 +106,25 @@ def test_a_dense_layer_begins_when_all_that_it_reads_is_there() -> None:
     (dense_s,) = (w.seconds for node, found in works if node is dense.producer for w in found)
     pool_s = sum(w.seconds for node, found in works if node.op_type == "GlobalAveragePool" for w in found)
     assert bound.value >= launch_ns + (dense_s + pool_s) * 1e9 * (1 - 1e-9)
+
+
+def test_weights_that_find_no_place_are_fetched_unless_groups_of_cores_hold_more() -> None:
+    """Half of each level, 9 MiB of 18, is for weights that stay, if every step runs on all cores."""
+    b = GraphBuilder()
+    x = b.input(1, 1024)
+    for _ in range(8):
+        x = b.op("MatMul", x, b.constant(1024, 1024), shape=(1, 1024))
+    graph = b.finish(x)
+    backend, plan, _ = setting(graph, "stcp920")
+    judge = backend.nest_judge()
+    resident = replace(plan, execution=RESIDENT)
+    planned, cost = judge.simulate(judge.schedule(resident)[0], recipe_of(resident), inf)
+    assert planned.simulation.residents.scopes
+    bound = bound_in_time(planned, backend.works, graph, Budget(UNLIMITED).start())
+    assert bound is not None
+    moved_bytes = 8 * 1024 * 1024 * 2 - 9 * 2**20
+    assert moved_bytes / 27 <= bound.value <= cost
+    assert "on all cores" in str(bound.space)
 
 
 def test_only_what_a_dense_layer_needs_ends_before_it() -> None:

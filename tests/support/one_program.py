@@ -265,7 +265,7 @@ def bound_of_boxes(
             backend.graph,
             backend.analysis.maps,
             is_late=lambda: not is_mapped and next(is_late),
-            is_boxed=is_boxed,
+            is_boxed=lambda: is_boxed,
             begins_whole=lambda: begins,
         ),
         key=lambda bound: bound.value,

@@ -570,7 +570,7 @@ def _late(memory: Spec) -> str:
     return MEMORY_PLANNERS.canonical(str(Spec(memory.name, tuple(options.items()))))
 
 
-_SHARE_OF_BOUND = 0.04
+_SHARE_OF_BOUND = 0.1
 """Of the time of a search, at most, for the bound of its plan behind it."""
 _FEW_INSTANCES, _BUSY = 2, 0.9
 """Programs on groups of cores are tried where subgraphs have fewer instances, the busiest unit less work."""

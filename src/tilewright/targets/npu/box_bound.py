@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from functools import cache
+from itertools import chain, combinations
 from math import inf
 from typing import Any
 
@@ -28,8 +29,10 @@ from tilewright.planning import Bound, Meter, Rule
 from tilewright.progress import checkpoint, interrupt_search
 from tilewright.schedule.binding import extents
 from tilewright.schedule.space import SCHEDULES, WITHOUT_MERGES
+from tilewright.targets.npu.lower_bound import lower_bound
 from tilewright.targets.npu.node_work import has_products
 from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.waits import Waits, deciding_axes
 from tilewright.targets.npu.work import UnitWork, Works
 
@@ -42,10 +45,13 @@ SPACE = ONE_PROGRAM.keeping(
     Rule("none of which runs from main memory to main memory as one mapping"),
 )
 """What the bound is of. Rows of a product are all axes of its result that are none of its columns."""
+ON_ALL_CORES = ONE_PROGRAM.keeping(Rule("that run every step on all cores"))
 BEGINS_WHOLE = Rule(
     "in which sums of products wait for parts of layers along no axis of the network's inputs"
 )
 _SHARES = 1, 2, 4
+_SHARE_BEHIND = 0.25
+"""Of the time for bounds: what is left for waits when boxes have been mapped."""
 _MOST_BOXES = 64
 """Sizes of boxes of a layer along two axes; with more it is cut along one."""
 
@@ -56,17 +62,17 @@ def box_bounds(
     maps: RegionMaps,
     *,
     is_late: Callable[[], bool] = lambda: False,
-    is_boxed: bool = True,
+    is_boxed: Callable[[], bool] = lambda: True,
     begins_whole: Callable[[], bool] = lambda: False,
 ) -> Iterator[Bound]:
     """Nanoseconds that any plan of `SPACE` takes at least, of `ONE_PROGRAM` where layers are not `is_boxed`,
     then those with more waits, and with those of plans that keep to `BEGINS_WHOLE` if asked for: all of them
-    hold. Inputs come in the file's types where the machine converts them. When it `is_late`, boxes that are
-    not mapped yet count with the tiles that they fill, and layers that are not cut yet as a whole: lower
-    bounds, too. O(sizes of boxes of layers of different structure)."""
+    hold. Inputs come in the file's types where the machine converts them. First layers count as a whole, then
+    as boxes: when it `is_late`, those that are not mapped yet with the tiles that they fill, and layers that
+    are not cut yet as before. O(sizes of boxes of layers of different structure)."""
     wanted = {value: full_region(value.shape) for value in graph.outputs}
     regions = value_regions(graph.nodes, wanted, maps)
-    boxes = _Boxes(works, regions, is_late, is_boxed=is_boxed)
+    boxes = _Boxes(works, regions, is_late)
     waits = Waits(graph, regions, needed_elements(graph.nodes, wanted), maps, boxes.least, boxes.part)
     rate = works.ports.main_bytes_per_s
     elements_s = {
@@ -75,31 +81,40 @@ def box_bounds(
         if v in regions
     }
     launch_ns = works.machine.overheads.kernel_launch_ns
-    space = SPACE if is_boxed else ONE_PROGRAM
-    why = "least work of boxes" if is_boxed else "least work and waits"
-    for seconds in waits.barriers_s(elements_s):
-        yield Bound(launch_ns + seconds * 1e9, space, why)
-    if begins_whole():
-        space = space.keeping(BEGINS_WHOLE)
-        for value, element_s in elements_s.items():
-            for seconds in waits.arrivals_s(value, element_s):
-                yield Bound(launch_ns + seconds * 1e9, space, why)
+    begins = cache(begins_whole)
+    for in_boxes in (False, True):
+        if in_boxes:
+            if is_late() or not is_boxed():
+                return
+            boxes.cut(graph.nodes)
+        space = SPACE if in_boxes else ONE_PROGRAM
+        why = "least work of boxes" if in_boxes else "least work and waits"
+        for seconds in waits.barriers_s(elements_s):
+            yield Bound(launch_ns + seconds * 1e9, space, why)
+        if begins():
+            for value, element_s in elements_s.items():
+                for seconds in waits.arrivals_s(value, element_s):
+                    yield Bound(launch_ns + seconds * 1e9, space.keeping(BEGINS_WHOLE), why)
 
 
 def bound_in_time(plan: SimulatedPlan, works: Works, graph: Graph, meter: Meter) -> Bound | None:
     """The highest of the bounds of all plans that keep to what this one does, as far as they are there when
-    the meter is over, or the user interrupts; None: none is. Half of the time is for mappings."""
-    half_s = 0.0 if meter.left_s is None else meter.left_s / 2
+    the meter is over, or the user interrupts; None: none is. What is left of the time is for mappings, but a
+    part."""
+    most_s = (meter.left_s or 0.0) * _SHARE_BEHIND
     best: Bound | None = None
     with meter.ending_early():
         try:
-            for bound in box_bounds(
-                works,
-                graph,
-                plan.instances.maps,
-                is_late=lambda: (meter.left_s or inf) < half_s,
-                is_boxed=is_in_space(plan, works),
-                begins_whole=lambda: begins_whole(plan),
+            for bound in chain(
+                _on_all_cores(plan, works, graph),
+                box_bounds(
+                    works,
+                    graph,
+                    plan.instances.maps,
+                    is_late=lambda: (inf if meter.left_s is None else meter.left_s) < most_s,
+                    is_boxed=lambda: is_in_space(plan, works),
+                    begins_whole=lambda: begins_whole(plan),
+                ),
             ):
                 if best is None or bound.value > best.value:
                     best = bound
@@ -109,22 +124,35 @@ def bound_in_time(plan: SimulatedPlan, works: Works, graph: Graph, meter: Meter)
     return best
 
 
+def _on_all_cores(plan: SimulatedPlan, works: Works, graph: Graph) -> Iterator[Bound]:
+    """The bound of all plans for those that run each step on all cores, if this one does and weights stay on
+    the chip: less of them do where no groups hold some."""
+    steps = plan.simulation.steps
+    if plan.simulation.residents.scopes and all(step.group is None for step in steps):
+        policy = Policy(resident_weights=True)
+        least = works.least_seconds(graph, plan.instances.maps, converts=works.types.keeps_border)
+        seconds, unit = lower_bound(steps, works.machine, policy, least, in_groups=False)
+        yield Bound(
+            seconds * 1e9, SCHEDULES.keeping(WITHOUT_MERGES, Rule("on all cores")), f"least work of {unit}"
+        )
+
+
 def begins_whole(plan: SimulatedPlan) -> bool:
     """Whether a plan keeps the rule `BEGINS_WHOLE`: tiles of steps that multiply wait for the last tile of
     whatever else makes what they read, or all are for the same part of the inputs; and steps that read a
     network input tile by tile read it once, no more of it than they need, and complete what each tile is
     for."""
     steps = plan.simulation.steps
-    decided = deciding_axes(plan.partition.graph)
+    decided = cache(lambda: deciding_axes(plan.partition.graph))
     for step, lowered in zip(plan.scopes.steps, steps, strict=True):
         checkpoint()
         multiplying = [node.output for node in step.operators if has_products(node)]
         num_tiles, axis = lowered.tiling.num_tiles, lowered.tiling.axis
-        is_cut = any(axis is None or axis in decided.get(value, ()) for value in multiplying)
         for load, passage in zip(lowered.loads, lowered.tiling.loads, strict=True):
             if load.producer is not None:
                 last = steps[load.producer].tiling.num_tiles - 1
-                if is_cut and load.tiles and num_tiles > 1 and min(load.tiles) < last:
+                waits_whole = not load.tiles or num_tiles == 1 or min(load.tiles) >= last
+                if not waits_whole and any(axis is None or axis in decided().get(v, ()) for v in multiplying):
                     return False
             elif not (passage.is_kept or num_tiles == 1):
                 if axis is None or lowered.tiling.is_summed or _num_reads(step.operators, load.value) > 1:
@@ -181,21 +209,29 @@ def _cuts(works: Works, node: Node, sizes: Sequence[int]) -> list[tuple[int, ...
 
 
 class _Boxes:
-    """Least work of layers over covers of their results by boxes; layers of equal structure are looked at
-    once."""
+    """Least work of layers, and once they are cut over covers of their results by boxes; layers of equal
+    structure are looked at once."""
 
-    def __init__(
-        self,
-        works: Works,
-        regions: Mapping[Value, Region],
-        is_late: Callable[[], bool],
-        *,
-        is_boxed: bool,
-    ) -> None:
+    def __init__(self, works: Works, regions: Mapping[Value, Region], is_late: Callable[[], bool]) -> None:
         self.works, self.regions, self.is_late = works, regions, is_late
-        self.is_boxed = is_boxed
         self.known: dict[Hashable, dict[int, Mapping[str, float]]] = {}
         self.covers: dict[Hashable, Sequence[_Cover]] = {}
+
+    def cut(self, nodes: Iterable[Node]) -> None:
+        """Cut layers into boxes as long as there is time, those that take most first."""
+        work_of: dict[Hashable, tuple[float, Node]] = {}
+        for node in nodes:
+            if node.output in self.regions and has_products(node) and self.works.machine.threads is None:
+                key, region = self._key(node), self.regions[node.output]
+                before, _ = work_of.get(key, (0.0, node))
+                work_of[key] = before + self.works.at_least(node, region)[0].seconds, node
+        for key, (_, node) in sorted(work_of.items(), key=lambda item: -item[1][0]):
+            if self.is_late():
+                break
+            covers = self.covers[key] = self._covers(node, self.regions[node.output])
+            while not self.is_late() and min(covers, key=lambda c: c.least).refine():
+                pass
+        self.known.clear()
 
     def least(self, node: Node, num_elements: int) -> Mapping[str, float]:
         """Seconds of each unit, at least, of all boxes that hold any so many elements of a node's result;
@@ -203,16 +239,20 @@ class _Boxes:
         region = self.regions[node.output]
         if not has_products(node) and num_elements < volume(region):
             return self.part(node, num_elements)
-        key = kernel_structure((node,), (node.output,)), node.outputs.index(node.output), region
+        key = self._key(node)
         known = self.known.setdefault(key, {})
         if num_elements not in known:
             is_whole = num_elements == volume(region)
             works = [*self.works.at_least(node, region)] if is_whole else self._shared(node, num_elements)
-            if works and self._is_cut(node) and (key in self.covers or not self.is_late()):
-                seconds = min(cover.least_of(num_elements) for cover in self._covers(key, node, region))
-                works[0] = replace(works[0], seconds=seconds)
+            if works and key in self.covers:
+                seconds = min(cover.least_of(num_elements) for cover in self.covers[key])
+                works[0] = replace(works[0], seconds=max(works[0].seconds, seconds))
             known[num_elements] = _summed(works)
         return known[num_elements]
+
+    def _key(self, node: Node) -> Hashable:
+        structure = kernel_structure((node,), (node.output,))
+        return structure, node.outputs.index(node.output), self.regions[node.output]
 
     def part(self, node: Node, num_elements: int) -> Mapping[str, float]:
         """Seconds of tiles that hold so many elements: tiles of a box take equal times, but one of them may
@@ -226,19 +266,10 @@ class _Boxes:
         busy = self.works.busy_share(node)
         return [replace(w, seconds=w.seconds / busy) for w in works[:1]] + works[1:]
 
-    def _is_cut(self, node: Node) -> bool:
-        return self.is_boxed and has_products(node) and self.works.machine.threads is None
-
-    def _covers(self, key: Hashable, node: Node, region: Region) -> Sequence[_Cover]:
+    def _covers(self, node: Node, region: Region) -> Sequence[_Cover]:
         """All ways to cut a region. Boxes count with the tiles that they fill until a least cover of all of
         it holds them; then they are mapped."""
-        if key not in self.covers:
-            covers = [_Cover(self, node, region, axes) for axes in _cuts(self.works, node, extents(region))]
-            cover = min(covers, key=lambda c: c.least)
-            while not self.is_late() and cover.refine():
-                cover = min(covers, key=lambda c: c.least)
-            self.covers[key] = covers
-        return self.covers[key]
+        return [_Cover(self, node, region, axes) for axes in _cuts(self.works, node, extents(region))]
 
     def of_box(self, node: Node, box: Region) -> float:
         """Seconds of the unit that multiplies for a box on the group of cores that has least to do, as all

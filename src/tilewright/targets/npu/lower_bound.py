@@ -33,11 +33,17 @@ from tilewright.targets.npu.simulated_step import SimulatedStep
 
 
 def lower_bound(
-    steps: Sequence[SimulatedStep], machine: Machine, policy: Policy, least_seconds: Mapping[str, float]
+    steps: Sequence[SimulatedStep],
+    machine: Machine,
+    policy: Policy,
+    least_seconds: Mapping[str, float],
+    *,
+    in_groups: bool = True,
 ) -> tuple[float, str]:
     """Seconds that a cluster needs for the network of some steps at least, and the unit that decides.
 
-    `least_seconds` is what each unit takes at least, however the network is cut. O(steps).
+    `least_seconds` is what each unit takes at least, however the network is cut. Without `in_groups` the
+    bound is of plans that run every step on all cores. O(steps).
     """
     ports = ports_of(machine)
     seconds: dict[str, float] = {}
@@ -50,7 +56,9 @@ def lower_bound(
         # Slices may leave out rows between those that they read.
         seconds[unit] = min(work_s, least_seconds.get(unit, work_s if unit not in (DMA, CORE_DMA) else 0.0))
     input_bytes = least_seconds.get(DMA, inf) * ports.main_bytes_per_s
-    for unit, moving_s in _moving_seconds(steps, machine, ports, policy, input_bytes).items():
+    for unit, moving_s in _moving_seconds(
+        steps, machine, ports, policy, input_bytes, in_groups=in_groups
+    ).items():
         seconds[unit] = moving_s + (seconds.get(unit, 0.0) if unit != DMA else 0.0)
     unit = max(seconds, key=lambda name: seconds[name])
     is_serial = policy.overlap == "none" and not any(step.kernel for step in steps)
@@ -60,7 +68,13 @@ def lower_bound(
 
 
 def _moving_seconds(
-    steps: Sequence[SimulatedStep], machine: Machine, ports: Ports, policy: Policy, most_input_bytes: float
+    steps: Sequence[SimulatedStep],
+    machine: Machine,
+    ports: Ports,
+    policy: Policy,
+    most_input_bytes: float,
+    *,
+    in_groups: bool,
 ) -> dict[str, float]:
     """Seconds of the two ports for what each plan of the network moves, of inputs only what results need."""
     weights = _bytes_once(
@@ -74,7 +88,7 @@ def _moving_seconds(
     input_bytes = min(most_input_bytes, sum(inputs.values()))
     border_bytes = input_bytes + sum(x.size_bytes for s in steps for x in s.stores if x.is_result)
     weight_bytes = sum(weights.values())
-    stay_bytes = most_resident_bytes(machine, in_groups=True) if policy.resident_weights else 0.0
+    stay_bytes = most_resident_bytes(machine, in_groups=in_groups) if policy.resident_weights else 0.0
     passing_bytes = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)
     num_transfers = len(inputs) + sum(1 for x in results.values() if x)
     if not policy.resident_weights:

@@ -11,8 +11,11 @@ elements are computed afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from heapq import heappop, heappush
 from itertools import product
+from math import inf
 
 import numpy as np
 
@@ -29,7 +32,9 @@ from tilewright.targets.npu.node_work import has_products
 Seconds = Mapping[str, float]
 """Of each unit."""
 _NUM_MOMENTS = 24
-"""At which it is asked how much of an input is missing, and what then is left to do."""
+"""At which it may be asked how much of an input is missing, and what then is left to do."""
+_BETTER = 1.001
+"""Times the highest bound so far: moments between others are looked at where they may bring more."""
 
 
 class Waits:
@@ -51,6 +56,8 @@ class Waits:
         self.counts = {value: num_elements(part) for value, part in needed.items()}
         self.least, self.part = least, part
         self.nodes = [node for node in graph.nodes if node.output in regions]
+        self._known_waiting: dict[Value, list[tuple[Node, list[Waiting]]]] = {}
+        self._known_barriers: list[tuple[Value, Mapping[Value, Part], frozenset[Node]]] | None = None
 
     def barriers_s(self, elements_s: Mapping[Value, float]) -> Iterator[float]:
         """Seconds for all of the graph, without waits and then with those at each barrier; elements of inputs
@@ -58,17 +65,28 @@ class Waits:
         whole_s = busiest(map(self._whole, self.nodes))
         yield max(whole_s, sum(self.counts.get(v, 0) * s for v, s in elements_s.items()))
         ends: list[tuple[float, frozenset[Node]]] = []  # of barriers: when they end, and what begins then
-        for barrier in self._barriers():
-            before = needed_elements(self.graph.nodes, {barrier: self.regions[barrier]})
+        for _, before, behind in self._waits_at_barriers():
             made = [n for n in self.nodes if n.output in before]
             end_s = busiest(self._made(n, before) for n in made)
             inputs_s = sum(num_elements(before[v]) * s for v, s in elements_s.items() if v in before)
             end_s = max(end_s, inputs_s)
             for earlier_s, begins in ends:
                 end_s = max(end_s, earlier_s + busiest(self._made(n, before) for n in made if n in begins))
-            behind = self._behind(barrier)
             yield end_s + busiest(self._whole(n) for n in self.nodes if n in behind)
             ends.append((end_s, behind))
+
+    def _waits_at_barriers(self) -> Sequence[tuple[Value, Mapping[Value, Part], frozenset[Node]]]:
+        """Barriers, what each of them needs of all values, and the nodes that wait for it."""
+        if self._known_barriers is None:
+            self._known_barriers = [
+                (
+                    barrier,
+                    needed_elements(self.graph.nodes, {barrier: self.regions[barrier]}),
+                    self._behind(barrier),
+                )
+                for barrier in self._barriers()
+            ]
+        return self._known_barriers
 
     def _whole(self, node: Node) -> Seconds:
         return self.least(node, self.counts.get(node.output, 0))
@@ -111,18 +129,41 @@ class Waits:
         needs it, as some moment in between shows."""
         if source not in self.needed:
             return
-        lines = Lines()
-        fields = receptive_fields(self.graph, source, in_parts=True)
-        waiting = [
-            (node, [Waiting(of, self.needed[source], lines) for of in fields[node.output]])
-            for node in self.nodes
-            if node.output in fields
-        ]
-        needed = self.counts[source]
-        for num_missing in dict.fromkeys(np.geomspace(1, max(1, needed), _NUM_MOMENTS).astype(int).tolist()):
+        waiting, needed = self._waiting(source), self.counts[source]
+        moments = list(dict.fromkeys(np.geomspace(1, max(1, needed), _NUM_MOMENTS).astype(int).tolist()))
+
+        @cache
+        def left_s(moment: int) -> float:
             checkpoint()
-            left = (self._left(node, source, parts, num_missing) for node, parts in waiting)
-            yield (needed - num_missing) * element_s + busiest(left)
+            return busiest(self._left(node, source, parts, moments[moment]) for node, parts in waiting)
+
+        def come_s(moment: int) -> float:
+            return (needed - moments[moment]) * element_s
+
+        # Between two moments no more has come than at the first one, and no more is left than at the second.
+        best, first, last = 0.0, 0, len(moments) - 1
+        spans = [(-inf, first, last)]
+        while spans and -spans[0][0] > best * _BETTER:
+            _, first, last = heappop(spans)
+            for moment in (first, last):
+                found = come_s(moment) + left_s(moment)
+                best = max(best, found)
+                yield found
+            if last - first > 1:
+                middle = (first + last) // 2
+                for begin, end in ((first, middle), (middle, last)):
+                    heappush(spans, (-(come_s(begin) + left_s(end)), begin, end))
+
+    def _waiting(self, source: Value) -> list[tuple[Node, list[Waiting]]]:
+        """The nodes that need an input, with their elements that wait for it."""
+        if source not in self._known_waiting:
+            lines, fields = Lines(), receptive_fields(self.graph, source, in_parts=True)
+            self._known_waiting[source] = [
+                (node, [Waiting(of, self.needed[source], lines) for of in fields[node.output]])
+                for node in self.nodes
+                if node.output in fields
+            ]
+        return self._known_waiting[source]
 
     def _left(self, node: Node, source: Value, parts: Iterable[Waiting], num_missing: int) -> Seconds:
         """What of a node cannot be begun yet. Of elements that wait along all axes but the input's, whole

@@ -87,6 +87,7 @@ class Works:
         self.rates = Rates(machine, types)
         # By description, which copies of a node share and which is kept here so that no other takes its name.
         self._tasks: dict[tuple[int, int, DType], tuple[_Task, Description]] = {}
+        self._busy: dict[tuple[int, int, DType], float] = {}
         self._mapper = product_mapper(machine, mapped_by)
         self._products: dict[tuple[object, ...], NodeProducts | None] = {}
 
@@ -277,9 +278,13 @@ class Works:
         task = self._task(node)
         if task.work not in MULTIPLYING:
             return 1.0
-        rate = self.rates.of(task.work, task.dtypes, node)
-        element_bytes = self.types.stored(task.dtypes[0]).size_bytes
-        return self._mapper.most_utilization(node, rate, element_bytes, self.machine.num_cores_per_cluster)
+        key = id(describe(node)), node.outputs.index(node.output), node.output.dtype  # as of `_task`
+        if key not in self._busy:
+            rate = self.rates.of(task.work, task.dtypes, node)
+            element_bytes = self.types.stored(task.dtypes[0]).size_bytes
+            num_cores = self.machine.num_cores_per_cluster
+            self._busy[key] = self._mapper.most_utilization(node, rate, element_bytes, num_cores)
+        return self._busy[key]
 
     def _tiles_times(self, node: Node, region: Region, in_blocks: bool) -> float:
         """How many times as many elements as a region has whole tiles have at least, in whatever boxes.
