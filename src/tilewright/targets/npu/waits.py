@@ -130,7 +130,9 @@ class Waits:
         if source not in self.needed:
             return
         waiting, needed = self._waiting(source), self.counts[source]
-        moments = list(dict.fromkeys(np.geomspace(1, max(1, needed), _NUM_MOMENTS).astype(int).tolist()))
+        moments: list[int] = list(
+            dict.fromkeys(np.geomspace(1, max(1, needed), _NUM_MOMENTS).astype(int).tolist())
+        )
 
         @cache
         def left_s(moment: int) -> float:
