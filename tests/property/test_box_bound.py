@@ -116,7 +116,7 @@ def test_weights_that_find_no_place_are_fetched_unless_groups_of_cores_hold_more
         x = b.op("MatMul", x, b.constant(1024, 1024), shape=(1, 1024))
     graph = b.finish(x)
     backend, plan, _ = setting(graph, "stcp920")
-    judge = backend.nest_judge()
+    judge = backend.nest_judge
     resident = replace(plan, execution=RESIDENT)
     planned, cost = judge.simulate(judge.schedule(resident)[0], recipe_of(resident), inf)
     assert planned.simulation.residents.scopes
