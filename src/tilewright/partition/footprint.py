@@ -13,6 +13,8 @@ from math import inf
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, full_region, hull, volume
 from tilewright.partition.layers import Layer, LayerRegions, Outputs
+from tilewright.partition.rows import RowChain, chain_slices
+from tilewright.partition.split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,7 @@ def joined(members: Sequence[SubgraphPart], outputs: Sequence[Value]) -> Subgrap
 class Footprints:
     """Footprints of parts, where an element of a value takes `element_bytes(value)`.
 
-    Without `in_place` no result is made in place of an operand. `num_visits` counts layers and members walked
-    over.
+    Without `in_place` no result is made in place of an operand.
     """
 
     def __init__(
@@ -95,8 +96,32 @@ class Footprints:
         self.regions = regions
         self.element_bytes = element_bytes
         self.in_place = in_place
-        self.num_visits = 0
         self._depth = 0
+        self._singles: dict[tuple[Layer, int], SubgraphPart] = {}
+        self._chains: dict[tuple[SubgraphPart, Split, int], RowChain] = {}
+        self._joined: dict[tuple[tuple[SubgraphPart, ...], tuple[Value, ...]], SubgraphPart] = {}
+
+    def single(self, layer: Layer, position: int) -> SubgraphPart:
+        """A part of one layer, the same object each time: what is known of it serves all partitions."""
+        key = layer, position
+        if key not in self._singles:
+            self._singles[key] = single(layer, position)
+        return self._singles[key]
+
+    def joined(self, members: Sequence[SubgraphPart], outputs: Sequence[Value]) -> SubgraphPart:
+        """A part of several in an order in which they can run, the same object each time."""
+        key = tuple(members), tuple(outputs)
+        if key not in self._joined:
+            self._joined[key] = joined(*key)
+        return self._joined[key]
+
+    def chain(self, part: SubgraphPart, split: Split, number: int) -> RowChain:
+        """The slices that keep rows for each other in chain `number` of a part that is split so."""
+        key = part, split, number
+        if key not in self._chains:
+            slices = chain_slices(part.outputs, split, number)
+            self._chains[key] = RowChain(part.layers, slices, self.regions)
+        return self._chains[key]
 
     def whole(self, part: SubgraphPart) -> Footprint:
         """The footprint of a part that runs once."""
@@ -116,7 +141,6 @@ class Footprints:
 
     def _walk(self, part: SubgraphPart, outputs: Outputs, held: frozenset[Held]) -> Footprint:
         walk = _Walk(self, part, self._units(part, outputs), outputs)
-        self.num_visits += len(walk.units)
         self._depth += 1
         walk.propagate()
         found = walk.footprint(held)

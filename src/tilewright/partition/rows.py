@@ -7,6 +7,7 @@ keeps what later ones read. So no row is made twice. "Rows" are slices along any
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,6 +95,7 @@ class RowChain:
     def __len__(self) -> int:
         return len(self._slices)
 
+    @functools.cached_property
     def instances(self) -> tuple[ChainInstance, ...]:
         """All instances with what they keep. O(instances * layers)."""
         every = range(len(self))

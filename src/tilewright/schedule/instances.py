@@ -193,7 +193,7 @@ class _Builder:
         """The instances of a chain that keep rows for each other."""
         layers = self.partition.layers_of(subgraph)
         slices = chain_slices(outputs_of(subgraph), split, number)
-        return RowChain(layers, slices, self.regions).instances()
+        return RowChain(layers, slices, self.regions).instances
 
     def _wait_for_rows(self, rows: Sequence[ChainInstance], nodes: Sequence[int]) -> None:
         """The last of these nodes of a chain runs after those before it: that keeps rows, and the nearest."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Graph, Value
-from tilewright.partition.footprint import SubgraphPart, joined, single
+from tilewright.partition.footprint import SubgraphPart
 from tilewright.partition.graphturbo.split import Splitter, best_of
 from tilewright.partition.layers import Layer
 from tilewright.partition.split import Split, SplitOption, instance_region
@@ -75,7 +75,7 @@ class Grouping:
         self._refused: set[tuple[SubgraphPart, ...]] = set()
         self._enlarged = self._find_enlarged(layers) if rules.upsampling else frozenset()
         for position, layer in enumerate(layers):
-            part = single(layer, position)
+            part = splitter.footprints.single(layer, position)
             options = () if layer.is_opaque else splitter.options(part, beyond_batch=self._is_beyond_batch())
             self._enter(Member(part, options, best_of(options)))
 
@@ -219,7 +219,7 @@ class Grouping:
         ]
         if len(outputs) != 1 or not self._spend():
             return None
-        part = joined(parts, outputs)
+        part = self._splitter.footprints.joined(parts, outputs)
         beyond_batch = self._is_beyond_batch(*members)
         # A quick look before all: where no axis does with so few instances, the best does not either.
         options = self._splitter.options(part, limit=limit, beyond_batch=beyond_batch)

@@ -12,11 +12,11 @@ from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
-from tilewright.partition.footprint import Footprints
 from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
 from tilewright.partition.graphturbo.split import Dims, Rows, SplitRules, Splitter
 from tilewright.partition.split import WHOLE, WeighedSplits
 from tilewright.planning import UNLIMITED, Budget, Provenance, option
+from tilewright.text.formatting import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,11 @@ class GraphTurbo:
         known = problem.analysis
         layers = known.layers(fuse_joins=self.fuse_joins)
         splitter = self.splitter(problem)
-        footprints = splitter.footprints
         meter = replace(budget, max_evaluations=UNLIMITED).start()
         merges = MergeRules(self.ascending, self.upsampling, self.side_inputs)
         grouping = Grouping(graph, layers, splitter, merges, meter.spend)
         members = grouping.run() if self.group else grouping.members()
-        note = f"{footprints.num_visits} visits to {len(layers)} layers"
+        note = counted(len(layers), "layer")
         provenance = Provenance(self.name, num_evaluations=splitter.num_evaluations, note=note)
         partition = build_partition(
             problem, [nodes_of(m) for m in members], Reasons(members), provenance, cut_off=meter.cut_off
@@ -90,12 +89,7 @@ class GraphTurbo:
     def splitter(self, problem: PartitionProblem) -> Splitter:
         """What says how parts of a graph are split under these options."""
         known, machine = problem.analysis, problem.machine
-        sizes = self.element_sizes(problem)
-
-        def element_bytes(value: Value) -> int:
-            return value.dtype.size_bytes if sizes is None else sizes[str(value.dtype)]
-
-        footprints = Footprints(known.regions, element_bytes, in_place=self.in_place)
+        footprints = known.footprints(self.element_sizes(problem), in_place=self.in_place)
         rules = SplitRules(
             self.capacity_for(machine),
             self.dims,

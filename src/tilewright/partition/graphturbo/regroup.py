@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
 from tilewright.partition.base import Partition, PartitionProblem, build_partition
-from tilewright.partition.footprint import SubgraphPart, joined, single
+from tilewright.partition.footprint import SubgraphPart
 from tilewright.partition.graphturbo.merge import Member
 from tilewright.partition.graphturbo.planner import GraphTurbo, Reasons, nodes_of, with_splits
 from tilewright.partition.split import WHOLE, Split
@@ -38,7 +38,7 @@ class Regrouper:
         self.sizes = planner.element_sizes(problem)
         self.splitter = planner.splitter(problem)
         self.layers = known.layers(fuse_joins=planner.fuse_joins)
-        self._singles = [single(layer, i) for i, layer in enumerate(self.layers)]
+        self._singles = [self.splitter.footprints.single(layer, i) for i, layer in enumerate(self.layers)]
         self._home = {v: i for i, layer in enumerate(self.layers) for v in layer.outputs}
         self._results = set(graph.outputs)
         self._readers: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(self.layers)), ())
@@ -78,7 +78,7 @@ class Regrouper:
             outputs = self.results_of(group.layers)
             if len(outputs) != 1 or any(self.layers[i].is_opaque for i in group.layers):
                 return None
-            part = joined([self._singles[i] for i in group.layers], outputs)
+            part = self.splitter.footprints.joined([self._singles[i] for i in group.layers], outputs)
         if not self._can_cut(part, group.split):
             return None
         option = self.splitter.option_of(part, group.split)

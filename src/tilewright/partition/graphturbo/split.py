@@ -10,7 +10,7 @@ from typing import Literal
 from tilewright.ir.region import Region
 from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.footprint import Footprint, Footprints, SubgraphPart
-from tilewright.partition.rows import RowChain, chain_slices
+from tilewright.partition.rows import RowChain
 from tilewright.partition.split import WHOLE, Split, SplitOption, instance_region, split_of
 from tilewright.progress import checkpoint
 
@@ -192,7 +192,7 @@ class Splitter:
         macs, elements, peak = 0.0, 0, 0
         for number in range(self._num_distinct(part, split) // split.chain_length):
             chain = self._chain(part, split, number)
-            instances = chain.instances()
+            instances = chain.instances
             if not any(instance.kept for instance in instances):
                 return None
             sizes = self.footprints
@@ -232,7 +232,7 @@ class Splitter:
         return self.axes.units_of(part.outputs[0], dim) > 1
 
     def _chain(self, part: SubgraphPart, split: Split, number: int) -> RowChain:
-        return RowChain(part.layers, chain_slices(part.outputs, split, number), self.footprints.regions)
+        return self.footprints.chain(part, split, number)
 
     def _num_divided(self, part: SubgraphPart, split: Split) -> int:
         return max(1, self._instance(part, split, 0).num_divided)
