@@ -70,6 +70,7 @@ class _Level:
     level: Level
     temporal: tuple[Loop, ...]
     spatial: tuple[Loop, ...]
+    num_charged: float  # instances that an access is charged for at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ class _Nest:
         for level in reversed(machine.levels):
             loops = given.get(level.name)
             temporal, spatial = ((), ()) if loops is None else (loops.temporal, loops.spatial)
-            levels.append(_Level(level, joined(temporal), tuple(x for x in spatial if x.factor > 1)))
+            charged = machine.num_instances(level) / level.num_instances_per_access
+            levels.append(_Level(level, joined(temporal), tuple(x for x in spatial if x.factor > 1), charged))
         tiles: list[dict[str, int]] = []
         tile = dict.fromkeys(problem.extents, 1)
         for laid in reversed(levels):
@@ -302,8 +304,8 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
             updates=updates,
             fills=fills,
             temporal_reductions=reductions,
-            energy_pj=_energy_pj(nest, number, reads, updates, fills, used),
-            fill_energy_pj=_energy_pj(nest, number, 0, 0, fills, used),
+            energy_pj=_energy_pj(nest.levels[number], reads, updates, fills, used),
+            fill_energy_pj=_energy_pj(nest.levels[number], 0, 0, fills, used),
         )
     return counts
 
@@ -384,12 +386,12 @@ def _throttling(level: Level, machine: Machine, tensors: MappingOf[str, TensorCo
     return min([1.0, *allowed])
 
 
-def _energy_pj(nest: _Nest, number: int, reads: int, updates: int, fills: int, used: int) -> float:
+def _energy_pj(laid: _Level, reads: int, updates: int, fills: int, used: int) -> float:
     """Of all instances of a level: whole accesses, charged for a bank however few of its instances work
     (rule 7)."""
-    level = nest.levels[number].level
+    level = laid.level
     block = level.words_per_access
-    instances = min(used, nest.machine.num_instances(level) / level.num_instances_per_access)
+    instances = min(used, laid.num_charged)
     read = -(-reads // block) * level.read_access_pj
     written = (-(-updates // block) + -(-fills // block)) * level.write_access_pj
     return (read + written) * instances

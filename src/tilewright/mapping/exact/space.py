@@ -388,13 +388,16 @@ class Space:
             # What a search state serves or fills next it counts itself.
             further_in = entries.outer < number
             last = least[further_in & (entries.inner < 0)].sum(axis=0)
+            if last.any():
+                rest += last
+                given += last
             tables.append(
                 Tables(
                     self._facts(number, limited),
                     self._totals(number),
                     least[further_in, 1:].sum(axis=0),
-                    rest + last,
-                    given + last,
+                    rest,
+                    given,
                     self._entering(number),
                     self._closing(number - 1, limited),
                     self._rounding_pj(number),

@@ -33,7 +33,7 @@ from tilewright.ir.region import Region, volume
 from tilewright.loops.mapping import LevelLoops, Loop
 from tilewright.loops.mapping import Mapping as LoopMapping
 from tilewright.loops.problem import Problem
-from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
 from tilewright.mapping.checked import solved
 from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, FixedSpatial
 from tilewright.mapping.exact.ports import most_busy_share
@@ -388,9 +388,15 @@ def _most_utilization(problem: Problem, part: Machine) -> float:
     return most_busy_share(MappingProblem(problem, part))
 
 
+@functools.cache
+def _mapper(name: str) -> Mapper:
+    mapper: Mapper = MAPPERS.get(name)
+    return mapper
+
+
 def _solved(name: str, problem: Problem, part: Machine, constraints: Constraints) -> MappingSolution | None:
     """A mapper's answer; None where nothing fits."""
-    mapper, budget = MAPPERS.get(name), Budget(UNLIMITED)
+    mapper, budget = _mapper(name), Budget(UNLIMITED)
     task = MappingProblem(problem, part, constraints=constraints)
     try:
         if part.threads is None:
