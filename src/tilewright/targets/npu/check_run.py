@@ -195,7 +195,8 @@ def _moves(
     least: Counter[tuple[str, str, str]] = Counter()
     for read in step.reads:
         scope = Scope.MAIN if read.buffer is None else buffers[read.buffer].scope
-        size_bytes = graph.bytes_of(read.value, read.region)
+        bytes_of = graph.main_bytes_of if read.buffer is None else graph.bytes_of
+        size_bytes = bytes_of(read.value, read.region)
         if scope is not Scope.LOCAL:
             least["load", trace.core_engine, read.value.name] += size_bytes
         elif not step.operators:

@@ -39,7 +39,7 @@ from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, Weight
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import RequestPart, StepParts, TileRequests
-from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
+from tilewright.targets.npu.tiles import NUM_TILES, Tiler, TileRequest, Tiling
 from tilewright.targets.npu.work import UnitWork, Works
 
 
@@ -348,13 +348,14 @@ class _Lowering:
             *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in loads],
             *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in stores],
         )
-        key = (node.subgraph_id, step.layer, extents(regions[main]), binding, moved)
+        axis = self._axis_of_tiles(step, regions[main])
+        key = (node.subgraph_id, step.layer, extents(regions[main]), binding, moved, axis)
         # Slices at a border are tiled as the first of equal extents is; of other plans, as the same slice is.
         if key not in self.known_requests:
             pools = self.requests.local_bytes, self.requests.shared_bytes
             read_there = tuple((read.value, read.region) for read in step.reads)
-            every = ("request", exact, main, binding, moved, read_there, pools)
-            request = self.known.of(every, lambda: self.requests.plain(parts()))
+            every = ("request", exact, main, binding, moved, read_there, pools, axis)
+            request = self.known.of(every, lambda: replace(self.requests.plain(parts()), axis=axis))
             self.known_requests[key] = request, self.tiler.once(request)
         request, once = self.known_requests[key]
         whole_key = (self.requests.local_bytes, self.requests.shared_bytes, self._cores_of_step, *key)
@@ -364,6 +365,21 @@ class _Lowering:
         if tiling is None:
             tiling = self.tiler.again(self.requests.detailed(request, parts()))
         return self._bringing(tiling, [weight for weight, _ in weights]) if held else tiling
+
+    def _axis_of_tiles(self, step: InstanceStep, region: Region) -> int | None:
+        """The axis along which the largest operand of a step without products is made tile by tile, if the
+        result has the extents for it."""
+        if any(map(has_products, step.operators)):
+            return None
+        reads = [(volume(read.region), read.buffer) for read in step.reads if read.buffer is not None]
+        if not reads:
+            return None
+        _, buffer = max(reads)
+        source = self.plan.buffers[buffer]
+        made = self.tilings[source.first_step]
+        if made.axis is None or made.num_tiles == 1 or len(source.region) != len(region):
+            return None
+        return made.axis if extents(region)[made.axis] >= NUM_TILES else None
 
     def _whole(
         self, step: InstanceStep, request: TileRequest, parts_of: Callable[[], StepParts]

@@ -19,6 +19,9 @@ from tilewright.targets.npu.mapped_products import MappedProducts, NodeProducts
 
 NUM_TILES = 4
 """Into how many tiles a step's work is cut, so that moving and computing overlap (spec: tiles = 4)."""
+_COMING_TILES = 16
+"""The same where tiles follow an operand that comes from main memory: the first one cannot be computed before
+its part has come, however much the buffers hold."""
 MAX_TILES = 64
 """Most tiles that are simulated one by one; where there are more, one of them stands for several."""
 
@@ -133,6 +136,7 @@ class TileRequest:
 
     What `is_passed_on` is put together or copied: it is written as it arrives. `problem` is the sum of
     products that it computes, if that is one; `result_axes` are the axes of the main result by dims of it.
+    What it reads is made tile by tile along `axis`, if it should follow these tiles.
     """
 
     weights: tuple[Moved, ...]
@@ -144,6 +148,7 @@ class TileRequest:
     is_passed_on: bool = False
     problem: Problem | None = None
     result_axes: tuple[tuple[str, int], ...] = ()
+    axis: int | None = None
     layer: str = field(default="", compare=False)
 
     @property
@@ -306,25 +311,39 @@ def _once(request: TileRequest) -> Tiling | None:
     """The first way in which every operand moves once, with place for a tile to come beside the one in use.
 
     What follows no axis that is cut is kept, what follows one follows all of them. The next step's operands
-    should find place as well, so half of the pool is tried first.
+    should find place as well, so half of the pool is tried first. A way that keeps what is read from main
+    memory, so that nothing is computed before all of it has come, is left for an axis along which it comes.
     """
     local = request.local_bytes
     for kept_limit, tile_limit in ((local // 2, local // 4), (local, local // _AHEAD)):
+        found: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        least_bytes = 0
         for axes in _axes_to_cut(request):
             streamed = [x for x in request.outside if any(x.follows(axis) for axis in axes)]
+            first_bytes = sum(
+                x.size_bytes for x in (*request.weights, *request.loads) if x.is_main and x not in streamed
+            )
             kept_bytes = sum(x.size_bytes * x.num_copies for x in request.outside if x not in streamed)
+            if found is not None and len(axes) > 1:
+                break
+            if found is not None and first_bytes >= least_bytes:
+                continue
             if kept_bytes > kept_limit or not all(_passes_once(x, axes, request.extents) for x in streamed):
                 continue
             most = min(tile_limit, (local - kept_bytes) // _AHEAD)
             tile = _largest(request, axes, streamed, most)
             if tile is not None:
-                return _laid_out(request, axes, tile)
+                found, least_bytes = (axes, tile), first_bytes
+                if not first_bytes:
+                    break
+        if found is not None:
+            return _laid_out(request, *found)
     return None
 
 
 def _axes_to_cut(request: TileRequest) -> Iterator[tuple[int, ...]]:
     """Which axes may be cut, the usual one first, then few before many; none where none is long."""
-    usual = tiled_axis(request.extents)
+    usual = tiled_axis(request.extents) if request.axis is None else request.axis
     if usual is None:
         yield ()
         return
@@ -365,7 +384,9 @@ def _largest(
     if not axes:
         return extents if fits(1) else None
     extent = extents[axes[-1]]
-    low, high = 0, -(-extent // NUM_TILES) if len(axes) == 1 else extent
+    is_coming = any(x.is_main and x in request.loads for x in streamed)
+    least = _COMING_TILES if is_coming else NUM_TILES
+    low, high = 0, -(-extent // least) if len(axes) == 1 else extent
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)

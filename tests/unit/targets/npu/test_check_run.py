@@ -107,7 +107,7 @@ WEIGHTS = {("weights", CORE_DMA)}
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("shared", STORES | WEIGHTS),
+        ("shared", LOADS | STORES | WEIGHTS),
         ("bare", {("load", DMA), ("store", DMA), ("weights", DMA)}),
         ("groups", LOADS | STORES),
         ("sliced", LOADS | STORES | WEIGHTS | {("move", CORE_DMA)}),

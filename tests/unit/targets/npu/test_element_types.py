@@ -93,8 +93,8 @@ def _gelu() -> tuple[list, list, list, list]:
         helper.make_node("Softmax", ["z"], ["p"], "softmax", axis=-1),
     ]
     weight = numpy_helper.from_array(np.full((64, 96), 0.1, np.float32), "w")
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [48, 64])]
-    outputs = [helper.make_tensor_value_info("p", TensorProto.FLOAT, [48, 96])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [24, 64])]
+    outputs = [helper.make_tensor_value_info("p", TensorProto.FLOAT, [24, 96])]
     return nodes, inputs, outputs, [weight]
 
 
@@ -123,7 +123,7 @@ def test_a_product_that_fills_the_units_takes_four_times_in_float32() -> None:
 
 def test_inputs_and_results_of_another_type_are_read_so_and_converted_once() -> None:
     """A vector engine of 64 lanes of float16 takes 32 elements of float32 a cycle."""
-    net, num_in, num_out = model(*_gelu()), 48 * 64, 48 * 96
+    net, num_in, num_out = model(*_gelu()), 24 * 64, 24 * 96
     by_itself, asked = simulated(net, "stcp920"), simulated(net, "stcp920", "float16")
     assert by_itself.bytes["main_read"] - asked.bytes["main_read"] == 2 * num_in
     assert by_itself.bytes["main_written"] - asked.bytes["main_written"] == 2 * num_out

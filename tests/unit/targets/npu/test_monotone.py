@@ -6,15 +6,19 @@ from itertools import pairwise
 
 import pytest
 from tests.support.accelerator import best_plan
+from tests.support.graphs import GraphBuilder
 
 from tilewright import zoo
 from tilewright.frontend.onnx import load_onnx
+from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.hardware.variants import parse_axis, variants
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.passes import run_passes
+from tilewright.planner import Planner, cost_of
 from tilewright.planning.portfolio import Recipe
+from tilewright.progress import PhaseClock
 from tilewright.targets.npu.backend import PlanFigures
 from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, smaller_capacities
 from tilewright.targets.npu.target import NpuTarget
@@ -76,3 +80,34 @@ def test_the_papers_own_is_tried_with_weights_that_stay_where_they_can(machine: 
     backend._figures[best] = PlanFigures(0, 0, 0, is_mapped=False)
     found = [recipe for recipe in backend.variants(best) if recipe.execution == RESIDENT]
     assert [recipe.partition for recipe in found] == (["layerwise", GRAPHTURBO.partition] if is_tried else [])
+
+
+@pytest.mark.parametrize("image", [96, 130, 224])
+def test_an_input_comes_beside_work_however_much_the_buffers_hold(image: int) -> None:
+    """With larger buffers as a whole, or a larger part of it at a time, work would begin later."""
+    b = GraphBuilder()
+    side = (image - 3) // 2 + 1
+    x = b.op(
+        "Conv",
+        b.input(1, 3, image, image),
+        b.constant(64, 3, 3, 3),
+        shape=(1, 64, side, side),
+        strides=(2, 2),
+    )
+    half = (side - 3) // 2 + 1
+    x = b.op("MaxPool", x, shape=(1, 64, half, half), kernel_shape=(3, 3), strides=(2, 2))
+    graph, machine = b.finish(b.conv(x, 16)), load_preset("stcp920")
+    axis = parse_axis("levels.L1.capacity_bytes=640KiB,960KiB,1280KiB,1920KiB,3840KiB", machine)
+    times = [
+        plan_of(graph, variant.machine, Recipe("layerwise", "sequential", MEMORY, RESIDENT))
+        for variant in variants(machine, [axis])
+    ]
+    for less_ns, more_ns in pairwise(times):
+        assert more_ns <= less_ns * (1 + TOLERANCE), times
+
+
+def plan_of(graph: Graph, machine: Machine, recipe: Recipe) -> float:
+    """The ns that the plan of a recipe takes."""
+    target = NpuTarget(machine)
+    planner = Planner(graph, target, target.backend(graph, Options()), Options(), PhaseClock(None, None))
+    return cost_of(planner.program(recipe))
