@@ -287,11 +287,14 @@ class NpuBackend(Backend):
         def check(program: Program) -> SimulatedPlan:
             return self.plan(program.schedule, program.recipe)
 
-        found = improved(judge, best, seeds, make, check, budget, memories, executions, progress)
         is_joint = self.options.plan == "joint" and self.options.objective == "latency"
-        if not is_joint or self.runs_lanes:  # kernels that are launched have bounds of their own
-            return found
+        is_bounded = is_joint and not self.runs_lanes  # kernels that are launched have bounds of their own
         most_s = None if budget.deadline_s is None else _SHARE_OF_BOUND * budget.deadline_s
+        if is_bounded and budget.deadline_s is not None and most_s is not None:
+            budget = replace(budget, deadline_s=budget.deadline_s - most_s)
+        found = improved(judge, best, seeds, make, check, budget, memories, executions, progress)
+        if not is_bounded:
+            return found
         meter = Budget(UNLIMITED, deadline_s=most_s).start(is_interruptible=True)
         with after_the_end(meter):
             return replace(found, program=self._bounded(found.program, meter))
@@ -571,7 +574,7 @@ def _late(memory: Spec) -> str:
 
 
 _SHARE_OF_BOUND = 0.1
-"""Of the time of a search, at most, for the bound of its plan behind it."""
+"""Of the time of a search, which ends so much earlier, at most for the bound of its plan behind it."""
 _FEW_INSTANCES, _BUSY = 2, 0.9
 """Programs on groups of cores are tried where subgraphs have fewer instances, the busiest unit less work."""
 
