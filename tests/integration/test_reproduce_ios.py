@@ -102,9 +102,6 @@ def test_schedules_are_in_the_papers_order(squeezenet: IosOutcome, inception: Io
 
 
 @pytest.mark.sampled(0)
-@pytest.mark.xfail(
-    strict=True, reason="a tie (1.003) where steps run whole mappings; the paper measured a loss"
-)
 def test_greedy_loses_on_squeezenet(squeezenet: IosOutcome) -> None:
     """Figure 6, the paper's reason for not starting all that is ready."""
     assert squeezenet.gain(GREEDY) < 1

@@ -45,7 +45,7 @@ ON_THE_HOST = frozenset({"DeformConv"})
 WITHOUT_NESTS = frozenset(
     {
         *("CoupledProbabilities", "DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "TreeSums"),
-        *("DFT", "MelWeightMatrix", "STFT"),
+        *("BlockFloats", "DFT", "MelWeightMatrix", "STFT"),
     }
 )
 

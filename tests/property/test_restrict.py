@@ -20,7 +20,7 @@ NEVER_CUT = frozenset(
     {
         *("DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "NonMaxSuppression", "NonZero"),
         *("DynamicQuantizeLinear", "GRUSteps", "LSTMCell", "LSTMSteps", "RNNSteps", "TopK"),
-        *("CoupledProbabilities", "GroupNormalization", "MaxUnpool", "TreeSums"),
+        *("BlockFloats", "CoupledProbabilities", "GroupNormalization", "MaxUnpool", "TreeSums"),
         *("BlackmanWindow", "DFT", "HammingWindow", "HannWindow", "MelWeightMatrix", "STFT"),
     }
 )

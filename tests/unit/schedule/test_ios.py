@@ -381,7 +381,7 @@ def stages_of_pairs(graph: StageGraph) -> list[StageChoice]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["stcp920", "v100"])
 def test_stages_with_one_signature_have_one_cost(target: str) -> None:
-    """Whatever was asked before: in one program it matters which values kernels share."""
+    """Whatever was asked before."""
     options = Options(target=TargetRef.parse(target), partition="layerwise", no_cache=True)
     planned = plan(load(zoo.build("bert_tiny")).graph, options)
     cost = planned.backend.costs  # type: ignore[attr-defined]  # described machines have some
@@ -397,7 +397,9 @@ def test_stages_with_one_signature_have_one_cost(target: str) -> None:
     for choice in choices:
         structure = signature(choice, costs.operators, graph.predecessors, in_order=True)
         by_structure.setdefault(structure, set()).add(costs.cost_ns(choice))
-    assert any(len(known) > 1 for known in by_structure.values()) == (target == "stcp920")
+    assert len(by_structure) < len(choices)
+    if target == "v100":  # in one program what kernels share may decide
+        assert all(len(known) == 1 for known in by_structure.values())
 
 
 @pytest.mark.parametrize("seed", range(4))
