@@ -20,13 +20,14 @@ KEYS = sorted(generators())
 
 # Operators whose output type is a constant of the model or the type of an operand that is not computed with.
 TYPE_IS_GIVEN = frozenset({"CastLike", "EyeLike"})
-# Operators that take no floating point, or give none: truths, places, integers and shapes.
+# Operators that take no floating point, or of one type alone, or give none: truths, places, integers and shapes.
 WITHOUT_FLOATS = frozenset(
     {
         *("And", "Or", "Xor", "Not", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
         *("IsInf", "IsNaN", "ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"),
         *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Constant", "ConstantOfShape"),
         *(
+            "BlockFloats",
             "BlackmanWindow",
             "HammingWindow",
             "HannWindow",
@@ -45,7 +46,7 @@ ON_THE_HOST = frozenset({"DeformConv"})
 WITHOUT_NESTS = frozenset(
     {
         *("CoupledProbabilities", "DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "TreeSums"),
-        *("BlockFloats", "DFT", "MelWeightMatrix", "STFT"),
+        *("DFT", "MelWeightMatrix", "STFT"),
     }
 )
 
