@@ -20,7 +20,7 @@ KEYS = sorted(generators())
 
 # Operators whose output type is a constant of the model or the type of an operand that is not computed with.
 TYPE_IS_GIVEN = frozenset({"CastLike", "EyeLike"})
-# Operators that take no floating point, or of one type alone, or give none: truths, places, integers and shapes.
+# Operators that take no floating point, or one type of it alone, or give none: truths, integers, shapes.
 WITHOUT_FLOATS = frozenset(
     {
         *("And", "Or", "Xor", "Not", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),

@@ -11,6 +11,7 @@ from tests.support.integer_networks import integer_feed
 from tests.support.scopes import levels, placed_in
 from tests.support.window_networks import window_network
 
+from tilewright import load, zoo
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.fields import FieldError
 from tilewright.hardware.presets import load_preset
@@ -23,8 +24,12 @@ from tilewright.memory.check_scopes import check_scopes
 from tilewright.memory.scopes import ScopePlan
 from tilewright.options import Options
 from tilewright.partition import Partition, PartitionProblem
+from tilewright.partition.check_rows import chain_links
 from tilewright.partition.check_splits import check_splits
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.layers import LayerRegions, cut_layers
+from tilewright.partition.rows import RowChain, chain_slices
+from tilewright.partition.split import split_of
 from tilewright.planning import Budget
 from tilewright.program import Program
 from tilewright.schedule import Instance, ScheduleProblem, check_schedule
@@ -117,6 +122,26 @@ def test_rows_are_kept_in_every_way_in_these_tests() -> None:
     assert sum(k.is_all for k in kept) > 40
     assert sum(not k.is_all for k in kept) > 15
     assert len(far) > 25
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize("rows", [2, 4, 8])
+def test_two_layers_that_read_a_value_along_different_axes_keep_what_either_reads(
+    rows: int, columns: int
+) -> None:
+    """A convolution reads rows beyond those of its slice, but few columns; the sum beside it all of these."""
+    graph = load(zoo.build("mobilenet_v2", image=64)).graph
+    layers = cut_layers(graph)[1:10]
+    regions, outputs = LayerRegions(RegionMaps()), layers[-1].outputs
+    for cuts in (((2, rows), (3, columns)), ((3, rows), (2, columns))):
+        split = split_of([cut for cut in cuts if cut[1] > 1], keeps_rows=True)
+        for number in range(split.num_instances // split.chain_length):
+            slices = chain_slices(outputs, split, number)
+            links = chain_links([layer.nodes for layer in layers], slices)
+            chain = RowChain(layers, slices, regions).instances
+            assert any(link.kept for link in links)
+            for instance, link in zip(chain, links, strict=True):
+                assert {v: (k.region, k.until) for v, k in instance.kept.items()} == link.kept
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -234,28 +234,31 @@ def _added(before: Region | None, after: Region | None) -> Region | None:
 
 def _kept(runs: Sequence[Sequence[LayerRun]], shared: set[Value]) -> list[dict[Value, Kept]]:
     """What each instance keeps for later ones."""
-    read = [_hulls(run.read for run in own) for own in runs]
     made = [{v: r for run in own for v, r in run.made.items() if v in shared} for own in runs]
-    later: dict[Value, Region] = {}
+    # Of each layer on its own: layers may read more along different axes.
+    read = [[(v, run.number, r) for run in own for v, r in run.read.items() if v in shared] for own in runs]
+    later: dict[Value, dict[int, Region]] = {}
     wanted: list[dict[Value, Region]] = []  # of what each made, that is read later
-    ahead: list[dict[Value, Region]] = []  # what those behind each read
+    ahead: list[dict[Value, tuple[Region, ...]]] = []  # what layers of those behind each read
     for own, reads in zip(reversed(made), reversed(read), strict=True):
-        ahead.append(dict(later))
-        common = {v: intersect(r, later[v]) for v, r in own.items() if v in later}
+        ahead.append({v: tuple(of_layers.values()) for v, of_layers in later.items()})
+        common = {v: _common(r, ahead[-1].get(v, ())) for v, r in own.items()}
         wanted.append({v: r for v, r in common.items() if r is not None})
-        _widen(later, tuple(reads), tuple(reads.values()))
+        for value, layer, region in reads:
+            of_layers = later.setdefault(value, {})
+            of_layers[layer] = hull(of_layers[layer], region) if layer in of_layers else region
     wanted.reverse()
     ahead.reverse()
     until: dict[tuple[int, Value], int] = {}
     there: dict[Value, list[int]] = {}
     for number, reads in enumerate(read):
-        for value, region in reads.items():
+        for value, _, region in reads:
             for maker in there.get(value, ()):
                 if intersect(wanted[maker][value], region) is not None:
                     until[maker, value] = number
         for value, makers in there.items():
-            rest = ahead[number].get(value)
-            there[value] = [m for m in makers if rest and intersect(wanted[m][value], rest) is not None]
+            rest = ahead[number].get(value, ())
+            there[value] = [m for m in makers if _common(wanted[m][value], rest) is not None]
         for value in wanted[number]:
             there.setdefault(value, []).append(number)
     return [
@@ -266,6 +269,12 @@ def _kept(runs: Sequence[Sequence[LayerRun]], shared: set[Value]) -> list[dict[V
         }
         for number, rows in enumerate(wanted)
     ]
+
+
+def _common(made: Region, read: Sequence[Region]) -> Region | None:
+    """What of a region is read; None: nothing."""
+    parts = [part for region in read if (part := intersect(made, region)) is not None]
+    return hull(*parts) if parts else None
 
 
 def _peak_bytes(
