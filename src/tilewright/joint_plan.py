@@ -237,8 +237,8 @@ class _Found:
         return self._blocks
 
     def first_steps(self) -> Iterator[Step]:
-        """What is tried on the graph that is the best at first. On several cores most is gained by slices and
-        lanes, which small blocks of a proof have not."""
+        """What is tried on the graph that is the best at first. On several cores slices and lanes gain more
+        than small blocks of a proof, and are known to it then."""
         if self.planner.backend.limits.num_cores == 1:
             yield self.prove_small, 0.6
         if self._is_varied:
@@ -247,10 +247,10 @@ class _Found:
 
     def steps(self) -> Iterator[Step]:
         """What is tried on the graph that is the best of all then. Joint tilings are of whole kernels, as
-        methods cut them, so that these come before blocks even where slices are best."""
+        methods cut them, so that these come before blocks near the best plan even where slices are best."""
         is_varied = self._is_varied
         if is_varied:
-            yield self.search_blocks, 0.25
+            yield self.prove_small, 0.3
             yield self.search_kernels, 0.4
         else:
             yield self.try_methods, 0.6
