@@ -19,15 +19,14 @@ from tilewright.ir.ops import describe, find_operator
 KEYS = sorted(generators())
 
 # Operators whose output type is a constant of the model or the type of an operand that is not computed with.
-TYPE_IS_GIVEN = frozenset({"CastLike", "EyeLike"})
-# Operators that take no floating point, or one type of it alone, or give none: truths, integers, shapes.
+TYPE_IS_GIVEN = frozenset({"BlockFloats", "CastLike", "EyeLike"})
+# Operators that take no floating point, or give none: truths, places, integers and shapes.
 WITHOUT_FLOATS = frozenset(
     {
         *("And", "Or", "Xor", "Not", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
         *("IsInf", "IsNaN", "ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"),
         *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Constant", "ConstantOfShape"),
         *(
-            "BlockFloats",
             "BlackmanWindow",
             "HammingWindow",
             "HannWindow",
@@ -46,7 +45,7 @@ ON_THE_HOST = frozenset({"DeformConv"})
 WITHOUT_NESTS = frozenset(
     {
         *("CoupledProbabilities", "DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "TreeSums"),
-        *("DFT", "MelWeightMatrix", "STFT"),
+        *("BlockFloats", "DFT", "MelWeightMatrix", "STFT"),
     }
 )
 

@@ -293,7 +293,7 @@ class NpuBackend(Backend):
         if is_bounded and budget.deadline_s is not None and most_s is not None:
             budget = replace(budget, deadline_s=budget.deadline_s - most_s)
         found = improved(judge, best, seeds, make, check, budget, memories, executions, progress)
-        if not is_bounded:
+        if not is_bounded or (most_s is not None and most_s < _LEAST_OF_BOUND_S):
             return found
         meter = Budget(UNLIMITED, deadline_s=most_s).start(is_interruptible=True)
         with after_the_end(meter):
@@ -575,6 +575,8 @@ def _late(memory: Spec) -> str:
 
 _SHARE_OF_BOUND = 0.1
 """Of the time of a search, which ends so much earlier, at most for the bound of its plan behind it."""
+_LEAST_OF_BOUND_S = 0.1
+"""In less time no such bound is found, and the looks at the clock are too far apart."""
 _FEW_INSTANCES, _BUSY = 2, 0.9
 """Programs on groups of cores are tried where subgraphs have fewer instances, the busiest unit less work."""
 
