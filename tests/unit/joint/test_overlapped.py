@@ -253,6 +253,19 @@ def test_late_acceptance_passes_through_worse_plans() -> None:
     assert greedy.cost == 9.0
 
 
+def test_a_search_tries_nothing_again_that_one_before_it_has_seen() -> None:
+    judge = Numbers([10.0, 9.0, 9.5, 5.0, 6.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+    seen: set[NestPlan] = set()
+    first = search(judge, Steps(judge, (1, 2)), start, Budget(2).start(), lambda *_: None, seen=seen)
+    assert first.cost == 9.0
+    tried = list(judge.asked)
+    best = search(judge, Steps(judge, (1, 2, 3)), first, Budget(2).start(), lambda *_: None, seen=seen)
+    assert best.cost == 5.0
+    assert set(judge.asked[len(tried) :]).isdisjoint(tried)
+
+
 def test_a_search_begins_with_its_opening_and_goes_on_from_the_best_plan_of_it() -> None:
     judge = Numbers([10.0, 9.0, 9.5, 5.0, 6.0, 7.0, 4.0])
     start = judge(judge.plan(0), 1e9)

@@ -78,10 +78,11 @@ def search(
 ) -> Judged:
     """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
     what was done to get it, and the least cost so far. Plans that were `seen`, to which this search adds its
-    own, are not tried again. The steps of an `opening` are taken first; the search
-    goes on from the best plan of them, at first through plans that are a little worse. Plans of other
-    planners are tried in between: after one that was better the opening's steps from there, then the next
-    one, else after twice as many steps as before.
+    own, are not tried again.
+
+    The steps of an `opening` are taken first; the search goes on from the best plan of them, at first through
+    plans that are a little worse. Plans of other planners are tried in between: after one that was better the
+    opening's steps from there, then the next one, else after twice as many steps as before.
     Where `length` trials in a row found no better plan, it goes on from a `second` start in the same way if
     there is one, and from then on with the two in turns, each as long as it gains."""
     walk, best = _Walk.of(start, opening, length), start
@@ -116,10 +117,10 @@ def search(
         if move is None or move.plan in seen:
             refused += 1
             continue
-        seen.add(move.plan)
         most = max(current.cost, costs[step % length])
         if not is_paid and not meter.spend():
             break
+        seen.add(move.plan)
         found = judge(move.plan, most)
         is_paid = found is None or found.is_known
         if other is not None and (found is None or not is_paid):  # else the next one comes at once

@@ -289,8 +289,9 @@ class NpuBackend(Backend):
 
         is_joint = self.options.plan == "joint" and self.options.objective == "latency"
         is_bounded = is_joint and not self.runs_lanes  # kernels that are launched have bounds of their own
-        most_s = None if budget.deadline_s is None else _SHARE_OF_BOUND * budget.deadline_s
-        if is_bounded and budget.deadline_s is not None and most_s is not None:
+        most_s = None
+        if is_bounded and budget.deadline_s is not None:
+            most_s = _SHARE_OF_BOUND * budget.deadline_s
             budget = replace(budget, deadline_s=budget.deadline_s - most_s)
         found = improved(judge, best, seeds, make, check, budget, memories, executions, progress)
         if not is_bounded or (most_s is not None and most_s < _LEAST_OF_BOUND_S):

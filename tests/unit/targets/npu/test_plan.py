@@ -276,6 +276,17 @@ def test_recipes_that_come_to_the_same_are_planned_once(monkeypatch: pytest.Monk
     )
 
 
+def test_plans_that_take_longer_by_their_units_alone_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.input(2, 16, 16, 16)
+    for _ in range(3):
+        x = b.conv(x, 16)
+    best = best_plan(b.finish(x), MACHINE)
+    refused = [recipe for recipe, cost in best.tried.items() if cost is None]
+    assert refused
+    assert len(refused) < len(best.tried) / 2
+
+
 def test_the_same_network_gets_the_same_plan() -> None:
     first, second = (plan(integer_network(3), MACHINE) for _ in range(2))
     assert first.order == second.order
