@@ -22,6 +22,7 @@ import tilewright as tw
 from benchmarks.command import Namespace, Parser
 from benchmarks.pictures import write_line_chart
 from benchmarks.results import provenance, with_table
+from benchmarks.zoo import built
 from tilewright.api.simulation import Simulation
 from tilewright.api.simulation_request import SimulationRequest
 from tilewright.compiler import Planned, plan_optimised
@@ -90,7 +91,8 @@ def axes_of(machine: Machine) -> dict[str, Axis]:
 
 def planned_on(machine: Machine, network: str, recipe: str, budget: str | None) -> Planned:
     """The best plan of a network on a machine, or that of a named recipe."""
-    model = tw.zoo.build(network, **NETWORKS.get(network, {}))
+    sizes = NETWORKS.get(network)
+    model = built(network) if sizes is None else tw.zoo.build(network, **sizes)
     request = SimulationRequest(
         model=model, target=TargetRef.parse(machine.name), recipe=recipe, budget=budget
     )
