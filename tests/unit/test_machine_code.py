@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import sys
@@ -173,3 +174,29 @@ def test_a_search_ends_while_its_loops_are_compiled(monkeypatch: pytest.MonkeyPa
                 assert num_ended < 100, f"ends before {called.signatures} and {function.signatures}"
     assert num_ended > 5
     assert function(4) == 9
+
+
+def test_operators_are_typed_once_and_anew_when_they_have_other_overloads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numba_cache = pytest.importorskip("tilewright.numba_cache")
+    from numba import float64, int64
+    from numba.core.registry import cpu_target
+
+    context, ask = cpu_target.typing_context, numba_cache._ask
+    asked: list[tuple[object, ...]] = []
+
+    def noted(*question: object) -> object:
+        asked.append(question)
+        return ask(*question)
+
+    context.refresh()
+    monkeypatch.setattr(numba_cache, "_ask", noted)
+    numba_cache._operator_type.cache_clear()
+    getitem = context.resolve_value_type(operator.getitem)
+    for args in ((float64[:, ::1], int64), (float64[::1], int64)) * 2:
+        assert getitem.get_call_type(context, args, {}) == ask(getitem, context, args, {})
+    assert len(asked) == 2
+    augmented = type(getitem)(getitem.templates + getitem.templates[:1])
+    assert augmented.get_call_type(context, (float64[::1], int64), {}).return_type == float64
+    assert len(asked) == 3
