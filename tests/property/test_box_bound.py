@@ -45,7 +45,7 @@ def setting(graph: Graph, machine_name: str, local_bytes: int = 0) -> tuple[NpuB
     judge = backend.nest_judge
     schedule = Planner(graph, target, backend, options, PhaseClock(None, None)).program(GRAPHTURBO).schedule
     splitter = GraphTurbo(alpha=1.25).splitter(judge.problem)
-    kernels = Kernels(judge.numbered, judge.problem.analysis.axes, splitter, splitter, 1.25, judge.share)
+    kernels = Kernels(judge.numbered, splitter, splitter, 1.25, judge.share)
     moves = Moves(kernels, (), MEMORIES, ("", RESIDENT), random.Random(0))
     return backend, NestPlan(nests_of(judge.numbered, schedule, RULES[0]), GRAPHTURBO.memory), moves
 

@@ -66,9 +66,9 @@ def problem_of(graph: Graph) -> PartitionProblem:
 def kernels_of(graph: Graph) -> Kernels:
     problem, planner = problem_of(graph), GraphTurbo(alpha=1.25)
     keeping = GraphTurbo(alpha=1.25, rows="keep")
-    fits, axes = planner.splitter(problem), problem.analysis.axes
+    fits = planner.splitter(problem)
     share = NpuTarget(small_machine()).backend(graph, Options()).nest_judge.share
-    return Kernels(Numbered(graph), axes, fits, keeping.splitter(problem), planner.recompute_limit, share)
+    return Kernels(Numbered(graph), fits, keeping.splitter(problem), planner.recompute_limit, share)
 
 
 def layer_by_layer(graph: Graph, split: Split = WHOLE) -> NestPlan:

@@ -12,7 +12,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.partition.axes import IndependentAxes
-from tilewright.partition.footprint import SubgraphPart, joined, single
+from tilewright.partition.footprint import Footprints, SubgraphPart
 from tilewright.partition.split import WHOLE, Split, SplitOption, instance_region, split_of
 
 _MAX_INSTANCES = 64
@@ -27,6 +27,9 @@ ways that cut no axes but some the fastest."""
 class Fits(Protocol):
     """What says which slices fit the cores' buffers."""
 
+    axes: IndependentAxes
+    footprints: Footprints
+
     def option_of(self, part: SubgraphPart, split: Split) -> SplitOption | None:
         """What a split comes to; None where its slices do not fit."""
         ...
@@ -38,14 +41,12 @@ class Kernels:
     is how cores share what a layer makes."""
 
     def __init__(
-        self, numbered: Numbered, axes: IndependentAxes, fits: Fits, keeping: Fits, recompute_limit: float,
-        share: Share,
-    ) -> None:  # fmt: skip
-        self.numbered, self.axes, self.recompute_limit = numbered, axes, recompute_limit
+        self, numbered: Numbered, fits: Fits, keeping: Fits, recompute_limit: float, share: Share
+    ) -> None:
+        self.numbered, self.recompute_limit = numbered, recompute_limit
+        self._axes, self._footprints = fits.axes, fits.footprints
         self._fits = {False: fits, True: keeping}
         self._share = share
-        self._singles: dict[tuple[int, ...], SubgraphPart] = {}
-        self._parts: dict[tuple[tuple[int, ...], ...], SubgraphPart] = {}
         self._fitting: dict[Kernel, Kernel | None] = {}
         self._structures: dict[Kernel, Hashable] = {}
         self._splits: dict[tuple[tuple[int, ...], ...], tuple[Split, ...]] = {}
@@ -53,17 +54,8 @@ class Kernels:
 
     def part(self, layers: tuple[tuple[int, ...], ...]) -> SubgraphPart:
         """Layers as one subgraph."""
-        found = self._parts.get(layers)
-        if found is None:
-            singles = [self._single(layer) for layer in layers]
-            found = singles[0] if len(singles) == 1 else joined(singles, self.outputs(layers))
-            self._parts[layers] = found
-        return found
-
-    def _single(self, layer: tuple[int, ...]) -> SubgraphPart:
-        if layer not in self._singles:
-            self._singles[layer] = single(self.numbered.layer(layer), layer[0])
-        return self._singles[layer]
+        singles = [self._footprints.single(self.numbered.layer(layer), layer[0]) for layer in layers]
+        return singles[0] if len(singles) == 1 else self._footprints.joined(singles, self.outputs(layers))
 
     def outputs(self, layers: tuple[tuple[int, ...], ...]) -> tuple[Value, ...]:
         """What layers make for others, or for the caller."""
@@ -115,7 +107,7 @@ class Kernels:
 
     def _sliced(self, kernel: Kernel) -> Kernel | None:
         part, split = self.part(kernel.layers), kernel.split
-        if len(kernel.layers) > 1 and any(self._single(layer).is_opaque for layer in kernel.layers):
+        if len(kernel.layers) > 1 and any(self.numbered.layer(x).is_opaque for x in kernel.layers):
             return None
         if part.is_opaque or (len(kernel.layers) == 1 and split == WHOLE):
             return kernel if split == WHOLE else None
@@ -147,7 +139,7 @@ class Kernels:
             for dim, extent in enumerate(shape)
             if extent > 1
         }
-        units = {dim: self.axes.units_of(outputs[0], dim) for dim in factors}
+        units = {dim: self._axes.units_of(outputs[0], dim) for dim in factors}
         for dim, choices in factors.items():
             for factor in choices:
                 yield split_of([(dim, factor)])

@@ -228,7 +228,6 @@ def improved(
     widest = GraphTurbo(alpha=max(ALPHAS))
     kernels = Kernels(
         numbered,
-        judge.problem.analysis.axes,
         widest.splitter(judge.problem),
         replace(widest, rows="keep").splitter(judge.problem),
         widest.recompute_limit,
