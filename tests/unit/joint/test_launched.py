@@ -398,7 +398,7 @@ def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch:
         return stated(*asked)
 
     monkeypatch.setattr(joint_blocks, "decisions_of", ended)
-    meter.budget = Budget(1000)
+    meter.budget = Budget(100)
     found, _ = joint_plan.joint_plan(planner, best)
     assert meter.is_interrupted
     assert found.plan.graph is not graph
