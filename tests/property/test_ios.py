@@ -16,7 +16,7 @@ from tilewright.schedule.ios.beam import beam
 from tilewright.schedule.ios.block import Block, BlockAnswer, Rules, Stop, Strategies
 from tilewright.schedule.ios.costs import AskedCosts, Bounds
 from tilewright.schedule.ios.dynamic import dynamic
-from tilewright.schedule.ios.endings import Grouping, Pruning, endings
+from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.network import BlockNetwork
 from tilewright.schedule.ios.planner import Ios
@@ -69,14 +69,13 @@ def is_ending(graph: StageGraph, state: int, mask: int, grouping: Grouping, prun
 @settings(max_examples=150, deadline=None)
 def test_every_ending_comes_exactly_once(graph: StageGraph, grouping: Grouping, pruning: Pruning) -> None:
     for state in down_sets(graph):
-        listed = list(endings(graph, state, grouping, pruning))
-        masks = [ending.mask for ending in listed]
+        masks = list(EndingSpace(graph, grouping, pruning).masks(state))
         assert len(set(masks)) == len(masks)
         subsets = (mask for mask in range(1, state + 1) if mask & state == mask)
         assert set(masks) == {m for m in subsets if is_ending(graph, state, m, grouping, pruning)}
-        for ending in listed:
-            parts = {frozenset(p) for p in groups_of(graph, ending.mask)}
-            groups = ({i for i in range(graph.num_operators) if g >> i & 1} for g in ending.groups)
+        for mask in masks:
+            parts = {frozenset(p) for p in groups_of(graph, mask)}
+            groups = ({i for i in range(graph.num_operators) if g >> i & 1} for g in graph.components(mask))
             assert {frozenset(g) for g in groups} == parts
 
 

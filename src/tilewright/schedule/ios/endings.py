@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from tilewright.errors import UsageError
 from tilewright.schedule.ios.graph import StageGraph, bits
@@ -33,13 +33,6 @@ class Pruning:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name}={value}: a stage needs at least 1.")
-
-
-class Ending(NamedTuple):
-    """Operators of one stage, and its groups as masks, by their first operator."""
-
-    mask: int
-    groups: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -114,16 +107,3 @@ class EndingSpace:
             for mask in self.graph.connected_sets(largest)
             if self.grouping == "component" or self._num_sources(mask) == 1
         ]
-
-
-def endings(
-    graph: StageGraph, state: int, grouping: Grouping = "component", pruning: Pruning | None = None
-) -> Iterator[Ending]:
-    """The endings of a state with their groups, each once.
-
-    >>> chain = StageGraph.of_edges("ab", [("a", "b")])
-    >>> [ending.mask for ending in endings(chain, 0b11)]
-    [2, 3]
-    """
-    for mask in EndingSpace(graph, grouping, pruning or Pruning()).masks(state):
-        yield Ending(mask, graph.components(mask))
