@@ -155,13 +155,13 @@ def solve_text(text: str) -> str:
         request = SimulationRequest(
             model=Model(graph, "", network.name), target=document["target"], **document["settings"]
         )
-        planned = Simulation(request, lambda *_: None, machine).plan(graph)
-        cost = planned.code.cost
+        found = Simulation(request, lambda *_: None, machine).plan(graph)
+        cost = found.code.cost
     except InternalError:
         raise
     except TilewrightError as error:
         return json.dumps({"refused": str(error)})
-    quality = planned.quality
+    quality = found.planned.program.schedule.quality
     figures = PlannedFigures(
         time_s=cost.time_s,
         bound_s=cost.lower_bound_s,
@@ -169,7 +169,7 @@ def solve_text(text: str) -> str:
         energy_source=cost.energy_source,
         read_bytes=cost.bytes["main_read"],
         written_bytes=cost.bytes["main_written"],
-        recipe=planned.name,
+        recipe=found.name,
         status=str(quality.status),
         optimal_among=quality.among,
         bound_among=str(quality.widest.space),

@@ -14,7 +14,7 @@ from tilewright.api.batches import BatchedModel, Batches, Run, batch_text, laten
 from tilewright.api.models import Model
 from tilewright.api.simulation_request import DEFAULT_MACHINE, GRID, JOINT, SimulationRequest
 from tilewright.arguments import checked, require_fields
-from tilewright.compiler import plan_optimised
+from tilewright.compiler import Planned, plan_optimised
 from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import write_output
@@ -22,7 +22,7 @@ from tilewright.frontend.onnx import Source
 from tilewright.joint.launched.decisions import Decision
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.options import Options
-from tilewright.planning import Bound, Meter, Quality
+from tilewright.planning import Bound, Meter
 from tilewright.progress import PhaseClock, Progress, ending_with
 from tilewright.results import Result, Table, about, in_json
 from tilewright.target_ref import TargetRef
@@ -37,7 +37,7 @@ _MOST_LAYERS = 5  # of those that take most energy, for people
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.ir.graph import Graph
-    from tilewright.planning.portfolio import Attempt, Recipe
+    from tilewright.planning.portfolio import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +340,7 @@ class Simulation:
             self.progress("computing values", 0, 1)
             _check(chosen.code)
         is_time = request.objective == "latency"
+        planned, quality = chosen.planned, chosen.planned.program.schedule.quality
         return SimulationResult(
             **chosen.figures(samples, self.num_clusters),
             machine=self.target.machine.name,
@@ -355,18 +356,18 @@ class Simulation:
                     a.error,
                     a.recipe,
                 )
-                for a in chosen.attempts
+                for a in planned.attempts
             ),
             objective=request.objective,
             objective_unit=UNITS[request.objective],
-            num_simulated=chosen.num_simulated,
-            num_untried=chosen.num_untried,
+            num_simulated=planned.num_simulated,
+            num_untried=planned.num_untried,
             is_interrupted=chosen.is_interrupted,
-            decisions=chosen.decisions,
+            decisions=planned.decisions,
             compared=compared,
             values_checked=request.check,
-            bounds=chosen.quality.bounds if request.recipe == JOINT else None,
-            optimal_among=chosen.quality.among if request.recipe == JOINT else None,
+            bounds=quality.bounds if request.recipe == JOINT else None,
+            optimal_among=quality.among if request.recipe == JOINT else None,
             is_grid=request.recipe == GRID,
             mappings=mappings,
             num_clusters=self.num_clusters,
@@ -397,17 +398,7 @@ class Simulation:
         priced = [a for a in planned.attempts if a.cost is not None]
         best = min(priced, key=lambda a: a.cost or 0.0, default=None)
         name = name or (str(planned.program.recipe) if best is None else best.what)
-        quality = planned.program.schedule.quality
-        return SimulatedPlanning(
-            name,
-            code,
-            planned.attempts,
-            planned.num_untried,
-            meter.is_interrupted,
-            planned.decisions,
-            quality,
-            planned.num_simulated,
-        )
+        return SimulatedPlanning(name, code, planned, meter.is_interrupted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -416,12 +407,8 @@ class SimulatedPlanning:
 
     name: str
     code: SimulatedCode
-    attempts: tuple[Attempt, ...]
-    num_untried: int
+    planned: Planned
     is_interrupted: bool
-    decisions: tuple[Decision, ...]
-    quality: Quality
-    num_simulated: int
 
     def figures(self, samples: int, num_clusters: int) -> dict[str, Any]:
         """The fields of `SimulatedRecipe`."""
