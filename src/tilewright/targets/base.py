@@ -14,6 +14,7 @@ from tilewright.content_pool import ContentPool
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import BudgetExceeded, UnsupportedOp
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.joint.launched.times import TileJointly, TimeLayers
 from tilewright.memory import MEMORY_PLANNERS, memory_problem
@@ -36,6 +37,8 @@ from tilewright.targets.stored import StoredCode, StoredParts
 if TYPE_CHECKING:
     from tilewright.hardware.element_types import ElementTypes
     from tilewright.hardware.machine import Machine
+
+_WITHOUT_KERNELS = frozenset({DType.STRING, DType.COMPLEX64, DType.COMPLEX128})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,17 @@ class Support:
     def no(cls, reason: str) -> Support:
         """It does not run."""
         return cls(False, reason)
+
+    @classmethod
+    def of_types(cls, node: Node) -> Support:
+        """Whether kernels can hold the values that a node reads and makes."""
+        for value in (*node.operands(), *node.results()):
+            if value.dtype in _WITHOUT_KERNELS:
+                return cls.no(
+                    f"{value.name!r} holds {value.dtype} values, which only the interpreter runs; give "
+                    "--target interpreter, or keep them outside the model"
+                )
+        return cls.yes()
 
     def __bool__(self) -> bool:
         return self.is_supported

@@ -19,7 +19,6 @@ from tilewright.hardware.instruction_sets import HOST
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.control_flow import CONTROL_FLOW
-from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Opaque, Stepwise, Walks
@@ -85,8 +84,6 @@ _STAGES = replace(PLAIN_RECIPE, schedule="ios{search=beam}")  # the proof would 
 _RACE_SHARE = 0.1
 _RACE_S = 2.4
 
-_UNSUPPORTED_TYPES = frozenset({DType.STRING, DType.COMPLEX64, DType.COMPLEX128})
-
 
 @dataclass(frozen=True, slots=True)
 class CpuTarget:
@@ -144,12 +141,8 @@ class CpuTarget:
 
     def supports(self, node: Node) -> Support:
         """Operators without nests run on the host, and say so."""
-        for value in (*node.operands(), *node.results()):
-            if value.dtype in _UNSUPPORTED_TYPES:
-                return Support.no(
-                    f"{value.name!r} holds {value.dtype} values, which only the interpreter runs; give "
-                    "--target interpreter, or keep them outside the model"
-                )
+        if not (of_types := Support.of_types(node)):
+            return of_types
         description = describe(node)
         if isinstance(description, Opaque) and not isinstance(description, Stepwise | Walks):
             if node.op_type in CONTROL_FLOW:

@@ -11,7 +11,6 @@ from typing import ClassVar
 from tilewright.errors import BudgetExceeded, UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import find_machine
-from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Opaque
@@ -44,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_GROUPS = 8
 """Kernels side by side beyond this find no multiprocessor that is idle."""
-_UNSUPPORTED_TYPES = frozenset({DType.STRING, DType.COMPLEX64, DType.COMPLEX128})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +79,8 @@ class CudaTarget:
 
     def supports(self, node: Node) -> Support:
         """Operators without nests run on the host, and say so."""
-        for value in (*node.operands(), *node.results()):
-            if value.dtype in _UNSUPPORTED_TYPES:
-                return Support.no(
-                    f"{value.name!r} holds {value.dtype} values, which only the interpreter runs; give "
-                    "--target interpreter, or keep them outside the model"
-                )
+        if not (of_types := Support.of_types(node)):
+            return of_types
         description = describe(node)
         if isinstance(description, Opaque):
             return Support.on_host(f"runs on the host: {description.reason}")
