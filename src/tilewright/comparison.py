@@ -34,6 +34,7 @@ COMBINED = Recipe("joint", "joint", AUTO)
 
 SHARE_AS_IS = 0.6  # for portfolio or grid of the graph as it is; the rest is for sums in parts
 SHARE_OF_COMPARED = 0.6  # of a joint plan, for the plans whose blocks are combined; the rest is for a search
+SHARE_OF_COMPILER = 0.7  # of what a first plan without searches leaves, for one with them
 SHARE_OF_SEED = 0.05  # for each other partition that a search may go on from
 
 NUM_AGAIN = 8
@@ -112,12 +113,16 @@ def _best_of_all(planner: Planner, meter: Meter) -> Best[Program]:
 
 def _begun(planner: Planner, meter: Meter) -> Best[Program]:
     """The better of layers one by one and of what the target plans by default. Where the first is planned
-    without searches, its kernels are a seed of the search, whose places need fewer."""
+    without searches, its kernels are a seed of the search, whose places need fewer; and the search goes on
+    without them where the compiler takes longer than its share."""
     default = planner.backend.default_recipe
     plain = replace(PLAIN_RECIPE, memory=default.memory)
     best = planner.first(meter)
-    best = planner.tried((plain, default) if best is None else (default,), best, meter)
-    return best if planner.of_execution(best.recipe) is planner else planner.tried((plain,), best, meter)
+    if best is None or planner.of_execution(best.recipe) is planner:
+        return planner.tried((plain, default) if best is None else (default,), best, meter)
+    with meter.ending_early(), meter.share(SHARE_OF_COMPILER):
+        best = planner.tried((default, plain), best, meter)
+    return best
 
 
 def _compared(planner: Planner, meter: Meter) -> Best[Program]:

@@ -14,6 +14,7 @@ from dataclasses import field, replace
 
 from tilewright.comparison import (
     COMBINED,
+    SHARE_OF_COMPILER,
     cheapest,
     grid_of,
     improved,
@@ -25,7 +26,7 @@ from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.joint_blocks import Blocks, has_many_nodes, is_large, is_open, joined, plan_with_frozen
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.planner import LEAST_S, LEFT_OPEN, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
-from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Spec
+from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Rule, Spec
 from tilewright.planning.grid import NUM_FAST, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe
 from tilewright.program import Program
@@ -44,8 +45,6 @@ _OF_FIRST = 1.5
 """Times that the first plan took, for another one."""
 _MUCH = 0.1
 """The share of a plan's cost that sums in parts save, from which on their graph comes first."""
-_SHARE_OF_COMPILER = 0.8
-"""Of the time that a first plan without searches leaves, for one with them, which waits for the compiler."""
 _SHARE_OF_TRIALS = 0.5
 """Of the trials that are left, for kernels, slices and places."""
 
@@ -66,7 +65,7 @@ def begun(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE_POR
             with meter.share(0.3):
                 return planner.tried((plain, *_fastest(planner)), None, meter)
         if planner.of_execution(best.recipe) is not planner:  # loops of searches are compiled meanwhile
-            with meter.ending_early(), meter.share(_SHARE_OF_COMPILER):
+            with meter.ending_early(), meter.share(SHARE_OF_COMPILER):
                 best = planner.tried((plain,), best, meter)
     return best
 
@@ -76,8 +75,10 @@ def joint_plan(
 ) -> tuple[Best[Program], Backend]:
     """The best path through the blocks of all plans that a planner made, and on from there: on its graph and
     on those that merging made of it. The best plan, and the backend of the graph that it is of."""
-    meter = planner.portfolio
+    meter, asked = planner.portfolio, planner
     assert meter is not None, "the best of several recipes was asked for"
+    if not any(tried.recipe is not None and tried.cost is not None for tried in best.attempts):
+        planner, prices = planner.of_execution(best.recipe), None  # loops of searches are not compiled yet
     plain = _Found(planner, best, prices)
     graphs = _Graphs(plain)
     with ending_with(meter):
@@ -89,20 +90,45 @@ def joint_plan(
             graphs.run(meter)
         chosen = graphs.best
         chosen.prove(meter)
-    attempts = (a for one in dict.fromkeys((plain, *graphs.found)) for a in one.attempts)
-    answer = replace(chosen.best, attempts=tuple(attempts), num_untried=plain.best.num_untried)
+    attempts = tuple(a for one in dict.fromkeys((plain, *graphs.found)) for a in one.attempts)
+    answer = replace(chosen.best, num_untried=plain.best.num_untried)
+    plan = answer.plan
     if chosen is not plain:
-        plan = answer.plan
         if chosen.rewritten is not None:
             plan = chosen.rewritten.stated(plan, best.plan.schedule.quality)
-        answer = replace(answer, plan=replace(plan, recipe=chosen.stated(plan.recipe)))
-        planner.decisions = chosen.planner.decisions
-    return answer, chosen.planner.of_execution(answer.plan.recipe).backend
+        plan = replace(plan, recipe=chosen.stated(plan.recipe))
+    if planner is not asked:
+        execution = best.recipe.execution
+        plan = _without_searches(plan, execution)
+        attempts = tuple(_executed(tried, execution) for tried in attempts)
+    asked.decisions = chosen.planner.decisions
+    backend = chosen.planner.of_execution(plan.recipe).backend
+    return replace(answer, plan=plan, attempts=attempts), backend
 
 
 def _fastest(planner: Planner, count: int = NUM_FAST) -> Iterator[Recipe]:
     """What the papers propose that are planned fastest."""
     return itertools.islice(of_papers(planner.backend.default_recipe.memory), count)
+
+
+def _without_searches(plan: Program, execution: str) -> Program:
+    """A plan that was made without searches for mappings, whose recipe and spaces say so: with them plans of
+    a declared space may take less. A bound of all schedules counts no mappings."""
+    quality = plan.schedule.quality
+    bounds = (
+        replace(b, space=b.space.keeping(Rule(f"with {execution}"))) if b.space.rules else b
+        for b in quality.bounds
+    )
+    schedule = replace(plan.schedule, quality=replace(quality, bounds=tuple(bounds)))
+    return replace(plan, schedule=schedule, recipe=replace(plan.recipe, execution=execution))
+
+
+def _executed(tried: Attempt, execution: str) -> Attempt:
+    """What was tried, with how a target ran it."""
+    if execution in tried.what:
+        return tried
+    recipe = None if tried.recipe is None else replace(tried.recipe, execution=execution)
+    return replace(tried, what=f"{tried.what}, {execution}", recipe=recipe)
 
 
 @dataclass(slots=True, eq=False)

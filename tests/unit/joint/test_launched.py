@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -412,6 +413,32 @@ def deep_and_small() -> Graph:
     weight = b.constant(64, 256, 3, 3, value=0.01)
     y = b.op("Conv", x, weight, b.constant(64), shape=(1, 64, 7, 7), pads=(1, 1, 1, 1))
     return b.finish(b.op("Relu", y))
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("graph", [chain(), deep_and_small()], ids=["chain", "deep_and_small"])
+def test_a_joint_plan_needs_no_searches_where_time_for_the_compiler_ends(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint_plan, "SHARE_OF_COMPILER", 0.0)
+    planner = planner_of(graph, "v100")
+    planner.options = replace(planner.options, plan="joint")
+    first = joint_plan.begun(planner, LEFT_OPEN, Budget(12, deadline_s=1e6))
+    monkeypatch.setattr(mapped_products, "_solved", partial(_solved_by_rule, mapped_products._solved))
+    found, backend = joint_plan.joint_plan(planner, first)
+    assert cost_of(found.plan) < cost_of(first.plan)
+    assert found.plan.recipe.execution == "mappings=rule"
+    assert len(found.attempts) > 1
+    assert all(tried.what.endswith("mappings=rule") for tried in found.attempts)
+    checked = backend.plan(found.plan.schedule, found.plan.recipe)  # type: ignore[attr-defined]
+    assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(found.plan), rel=1e-9)
+    declared = [bound.space for bound in found.plan.schedule.quality.bounds if bound.space.rules]
+    assert all("with mappings=rule" in str(space) for space in declared)
+
+
+def _solved_by_rule(solved: Any, name: str, *question: Any) -> Any:
+    assert name != SEARCH, "it is not compiled"
+    return solved(name, *question)
 
 
 def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
