@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.graphs import feed_of
+from tests.support.kernels import group_of, results
 from tests.support.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 from tests.unit.targets.cpu.test_arrange import one_stage, partition_of
 
 from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import DType
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
@@ -31,7 +32,6 @@ from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.llvm.attention import attention_run
 from tilewright.targets.llvm.codegen import emit_assembly
-from tilewright.testing.kernel_runner import KernelRunner
 
 F32 = DType.FLOAT32
 BY_POSITION = (0, 2, 1, 3)  # heads side by side, as products of whole layers leave them
@@ -67,8 +67,7 @@ def attention(
 
 
 def lowered(graph: Graph, isa: Isa, orders: dict[str, tuple[int, ...]]) -> tuple[NestGroup, Any, Any]:
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     layouts: dict[OperandKey, Layout] = {}
     for position, value in enumerate(group.inputs):
         layouts["input", position] = Layout(orders.get(value.name, tuple(range(len(value.shape)))))
@@ -102,12 +101,8 @@ def outputs_of(
             feed[value.name] = rng.random(value.shape) < 0.5
         else:
             feed[value.name] = rng.standard_normal(value.shape).astype(np.float32)
-    operands: dict[OperandKey, Any] = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
-    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    runner = KernelRunner(kernels, operands, layouts, isa)
-    runner()
-    expected = run_graph(graph, feed, dtype=DType.FLOAT64)["y"]
-    return runner.result(("output", 0)), expected
+    (got,) = results(kernels, group, feed, layouts, isa)
+    return got, run_graph(graph, feed, dtype=DType.FLOAT64)["y"]
 
 
 @pytest.mark.parametrize(
@@ -161,14 +156,8 @@ def test_results_may_be_bytes(dtype: DType) -> None:
     assert [k.symbol for k in again] == [k.symbol for k in kernels]
     rng = np.random.default_rng(0)
     feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    operands: dict[OperandKey, Any] = {
-        ("input", i): feed.get(v.name, v.data) for i, v in enumerate(group.inputs)
-    }
-    operands["output", 0] = np.zeros(group.outputs[0].shape, dtype.numpy)
-    runner = KernelRunner(kernels, operands, layouts, isa)
-    runner()
-    expected = run_graph(graph, feed, dtype=DType.FLOAT64)["y"].astype(int)
-    errors = np.abs(runner.result(("output", 0)).astype(int) - expected)
+    (got,) = results(kernels, group, feed, layouts, isa)
+    errors = np.abs(got.astype(int) - run_graph(graph, feed, dtype=DType.FLOAT64)["y"].astype(int))
     assert errors.max() <= 1
     assert np.count_nonzero(errors) < 0.01 * errors.size, "only what lies halfway may be rounded elsewhere"
 
@@ -257,17 +246,8 @@ def test_bits_depend_on_no_cut() -> None:
     (whole,) = kernels
     assert divided.num_chunks > whole.num_chunks == 1
     rng = np.random.default_rng(0)
-    results = []
-    for kernel in (divided, whole):
-        operands: dict[OperandKey, Any] = {
-            ("input", i): rng.standard_normal(v.shape).astype(np.float32) for i, v in enumerate(group.inputs)
-        }
-        rng = np.random.default_rng(0)
-        operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-        runner = KernelRunner([kernel], operands, layouts, isa)
-        runner()
-        results.append(runner.result(("output", 0)))
-    np.testing.assert_array_equal(*results)
+    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in group.inputs}
+    np.testing.assert_array_equal(*(results([k], group, feed, layouts, isa)[0] for k in (divided, whole)))
 
 
 def test_the_estimate_grows_with_the_work_and_stays_above_the_products() -> None:
@@ -282,8 +262,7 @@ def test_the_estimate_grows_with_the_work_and_stays_above_the_products() -> None
 
 def test_scores_that_others_read_are_no_run() -> None:
     graph = attention(9, 9, 8)
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     assert attention_run(group.nests, 0) is not None
     assert attention_run(group.nests[:-1], 0) is None
     assert attention_run((*group.nests, group.nests[1]), 0) is None

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.checks import EXAMPLES
 from tests.support.graphs import feed_of
+from tests.support.kernels import group_of, results
 
 from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import DType
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.nest import Operand
@@ -26,7 +27,6 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.plans import parse_plan, plan_kernels
 from tilewright.targets.cpu.template import Context, Kernels
 from tilewright.targets.llvm.attention import attention_run
-from tilewright.testing.kernel_runner import KernelRunner
 
 F32 = DType.FLOAT32
 RESULTS = ("y", "present_key", "present_value")
@@ -70,8 +70,7 @@ def cached(
 def lowered(
     graph: Graph, isa: Isa, *, exceeds_caches: bool = False
 ) -> tuple[NestGroup, Any, Kernels | Declined]:
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     keys = [
         *((("input", i), v) for i, v in enumerate(group.inputs)),
         *((("output", i), v) for i, v in enumerate(group.outputs)),
@@ -96,14 +95,10 @@ def check(graph: Graph, isa: Isa, *, exceeds_caches: bool = False, shift_bytes: 
     for value in graph.inputs:
         drawn = rng.standard_normal(value.shape).astype(np.float32)
         feed[value.name] = drawn > -1 if value.dtype is DType.BOOL else drawn
-    operands: dict[OperandKey, Any] = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
-    for number, value in enumerate(group.outputs):
-        operands["output", number] = np.full(value.shape, np.nan, np.float32)
-    runner = KernelRunner(kernels, operands, layouts, isa, shift_bytes=shift_bytes)
-    runner()
+    all_found = results(kernels, group, feed, layouts, isa, shift_bytes=shift_bytes)
     expected = run_graph(graph, feed, dtype=DType.FLOAT64)
-    for number, value in enumerate(group.outputs):
-        found, wanted = runner.result(("output", number)), expected[value.name]
+    for value, found in zip(group.outputs, all_found, strict=True):
+        wanted = expected[value.name]
         if value.name == "y":
             np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
         else:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.kernels import group_of
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.arrangements import compact
@@ -76,8 +76,7 @@ def lowered(
     graph: Graph, isa: Isa, layout: Any, *, may_round: bool = False
 ) -> tuple[tuple[Kernel, ...], dict[str, Any], dict[Any, Any], dict[Any, Layout]]:
     """The kernels, with what they are fed: inputs by name, operands and layouts by key."""
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     assert len(group.nests) == 1
     rng = np.random.default_rng(1)
     feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
@@ -328,8 +327,7 @@ def test_small_groups_side_by_side(channels: int, group: int, kernel: tuple[int,
 def test_small_groups_fill_the_vectors() -> None:
     """The tile says so: a group of four channels alone would have four lanes."""
     graph = conv_graph(128, 128, (7, 9), (3, 3), pads=(1, 1, 1, 1), group=32)
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     layouts = {("input", 0): channels_last(4), ("output", 0): channels_last(4)}
     layouts |= {("input", i): Layout.row_major(len(v.shape)) for i, v in enumerate(group.inputs) if i}
     constants = frozenset({("input", 1), ("input", 2)})

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.kernels import group_of, operands_of, results
 
 from tilewright import zoo
 from tilewright.compiler import plan
@@ -95,9 +96,7 @@ class Chain:
     def group(self) -> NestGroup:
         """All of it as one group."""
         self.graph.outputs = [self.value]
-        group = fuse_nodes(self.graph.nodes, self.graph.outputs)
-        assert isinstance(group, NestGroup)
-        return group
+        return group_of(self.graph)
 
 
 def layouts_of(group: NestGroup) -> dict[OperandKey, Layout]:
@@ -115,21 +114,15 @@ def run(
     graph: Graph, group: NestGroup, layouts: dict[OperandKey, Layout], kernel: Kernel, isa: Isa
 ) -> tuple[Any, Any]:
     """(The kernel's result, the result in float64)."""
-    operands, expected = operands_of(graph, group)
-    runner = KernelRunner([kernel], operands, layouts, isa)
-    runner()
-    return runner.result(("output", 0)), expected
+    feed, expected = fed(graph)
+    return results([kernel], group, feed, layouts, isa)[0], expected
 
 
-def operands_of(graph: Graph, group: NestGroup) -> tuple[dict[OperandKey, Any], Any]:
-    """(What a kernel is given, the result in float64)."""
+def fed(graph: Graph) -> tuple[dict[str, Any], Any]:
+    """(Inputs by name, the result in float64)."""
     rng = np.random.default_rng(1)
     feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    operands: dict[OperandKey, Any] = {
-        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
-    }
-    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    return operands, run_graph(graph, feed, dtype=DType.FLOAT64)[group.outputs[0].name]
+    return feed, run_graph(graph, feed, dtype=DType.FLOAT64)[graph.outputs[0].name]
 
 
 def check(chain: Chain, blocking: Blocking, isa: Isa | None = None, *, accuracy: Any = "default") -> Kernel:
@@ -251,8 +244,8 @@ def test_blocks_of_rows_that_a_run_does_not_have_are_not_made(blocking: Blocking
     layouts = layouts_of(group)
     kernel = lower_fused(with_row_loops(group, axes), blocking, Context(host_isa(), layouts))
     assert isinstance(kernel, Kernel), kernel
-    operands, expected = operands_of(chain.graph, group)
-    runner = KernelRunner([kernel], operands, layouts, host_isa())
+    feed, expected = fed(chain.graph)
+    runner = KernelRunner([kernel], operands_of(group, feed), layouts, host_isa())
     for num_rows in (1, 3, 5):
         runner.stored["output", 0][...] = np.nan
         runner(num_rows)
@@ -301,8 +294,7 @@ def attention(heads: int, length: int, depth: int, dtype: DType = F32) -> Graph:
 @pytest.mark.parametrize("block", [(1, 1, 40, 16), (1, 2, 40, 16), (1, 1, 8, 16), (1, 1, 12, 16)])
 def test_attention_head_by_head_and_row_by_row(block: tuple[int, ...]) -> None:
     graph = attention(4, 40, 16)
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     layouts = {("input", i): Layout.row_major(4) for i in range(3)}
     layouts |= {o.key: Layout.row_major(4) for o in group.locals}
     layouts["output", 0] = Layout.row_major(4)
@@ -317,8 +309,7 @@ def test_scores_are_no_reason_for_blocks() -> None:
     isa = isa_by_name("avx512")
     for dtype, is_one in ((F32, True), (DType.FLOAT64, False)):
         graph = attention(12, 256, 64, dtype)
-        group = fuse_nodes(graph.nodes, graph.outputs)
-        assert isinstance(group, NestGroup)
+        group = group_of(graph)
         scores = group.nests[0].write.operand.key
         work = Work(group, isa)
         assert (work.saved == 0) is is_one
@@ -331,8 +322,7 @@ def test_an_operand_that_only_later_blocks_read_is_read_where_they_are() -> None
     parts = [graph.add_input(Value(name, F32, (1, 16, 7, 6))) for name in "ab"]
     out = graph.value("y", F32, (1, 32, 7, 6))
     graph.outputs = [graph.append(Node("Concat", parts, [out], {"axis": 1})).output]
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     layouts = layouts_of(group)
     kernel = lower_fused(group, Blocking((1, 16, 2, 6)), Context(host_isa(), layouts))
     assert not isinstance(kernel, Declined), kernel
@@ -381,8 +371,7 @@ def test_what_lies_between_may_be_a_result_where_blocks_make_it_once(kernel: int
     inside = chain.value
     chain.conv(16, kernel)
     chain.graph.outputs = [inside, chain.value]
-    group = fuse_nodes(chain.graph.nodes, chain.graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(chain.graph)
     layouts = {**layouts_of(group), ("output", 1): Layout((0, 2, 3, 1))}
     made = lower_fused(group, Blocking((1, 16, 5, 18)), Context(host_isa(), layouts))
     assert isinstance(made, Kernel) == is_made
@@ -397,15 +386,8 @@ def test_what_lies_between_may_be_a_result_where_blocks_make_it_once(kernel: int
         return
     rng = np.random.default_rng(1)
     feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in chain.graph.inputs}
-    operands = {
-        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
-    }
-    for i, v in enumerate(group.outputs):
-        operands["output", i] = np.full(v.shape, np.nan, np.float32)
-    runner = KernelRunner([made], operands, layouts, host_isa())
-    runner()
-    for i, (name, expected) in enumerate(run_graph(chain.graph, feed).items()):
-        got = runner.result(("output", i))
+    both = results([made], group, feed, layouts, host_isa())
+    for got, (name, expected) in zip(both, run_graph(chain.graph, feed).items(), strict=True):
         np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max(), err_msg=name)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.kernels import group_of
 from tests.support.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 from tilewright.compiler import plan
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate
-from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Operand, RowsOf, affine
 from tilewright.ir.ops.registry import describe, find_operator
@@ -290,8 +290,7 @@ def test_sums_of_weights_that_are_read_through_a_view_have_no_bound() -> None:
 """
     constants = {"w": np.ones((24, 24), np.int8), "s": np.array([8, 8, 3, 3])}
     graph = parse_graph(text, constants=constants)
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     assert group.nests[-1].reads[1].view == (8, 8, 3, 3)
     assert not Names(ModelTensors(graph), 0, group).small_sums(group.nests[-1])
 

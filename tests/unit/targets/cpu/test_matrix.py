@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.kernels import group_of, results
 from tests.support.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.rows import with_row_loops
@@ -121,8 +122,7 @@ def layouts_of(group: NestGroup) -> dict[tuple[str, int], Layout]:
 
 
 def lower(graph: Graph, isa: Isa, dot: Dot) -> tuple[Any, NestGroup, dict[tuple[str, int], Layout]]:
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     (nest,) = group.nests
     layouts = layouts_of(group)
     constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
@@ -144,14 +144,8 @@ def run(graph: Graph, isa: Isa, dot: Dot, *, whole: bool, scale: float = 1.0) ->
         )
         for v in graph.inputs
     }
-    operands = {
-        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
-    }
-    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    runner = KernelRunner(kernels, operands, layouts, isa)
-    runner()
-    expected = run_graph(graph, feed, dtype=DType.FLOAT64)[group.outputs[0].name]
-    return runner.result(("output", 0)), expected, kernels[0]
+    (got,) = results(kernels, group, feed, layouts, isa)
+    return got, run_graph(graph, feed, dtype=DType.FLOAT64)[group.outputs[0].name], kernels[0]
 
 
 EDGES = {
@@ -252,8 +246,7 @@ def test_a_run_of_fewer_rows_gives_their_bits_and_leaves_the_others(
     matrix_isa: Isa, name: str, unit_parts: int | None, dot: Dot
 ) -> None:
     graph = ROWS[name]()
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     group = with_row_loops(group, dict.fromkeys([*graph.inputs, *graph.outputs], 0))
     constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
     context = Context(matrix_isa, layouts_of(group), constants=constants)
@@ -321,10 +314,7 @@ def test_accurate_products_err_as_plain_kernels_do_however_long_the_sums(
     plain = lower_with(CONTRACTION, group.nests[0], context)
     assert not isinstance(plain, Declined)
     x = np.random.default_rng(1).standard_normal((48, depth)).astype(np.float32)
-    operands = {("input", 0): x, ("input", 1): weights.data, ("output", 0): np.empty((48, 64), np.float32)}
-    runner = KernelRunner(plain, operands, layouts, matrix_isa)
-    runner()
-    as_plain = np.abs(runner.result(("output", 0)) - expected).max()
+    as_plain = np.abs(results(plain, group, {"x": x}, layouts, matrix_isa)[0] - expected).max()
     assert np.abs(got - expected).max() <= 2 * as_plain
 
 
@@ -372,10 +362,7 @@ def test_values_that_round_to_infinity_stay_where_they_are(matrix_isa: Isa, dot:
     kernels, group, layouts = lower(graph, matrix_isa, dot)
     x = np.ones((16, 32), np.float32)
     x[3, 5] = np.inf
-    operands = {("input", 0): x, ("input", 1): group.inputs[1].data, ("output", 0): np.zeros((16, 32), "f4")}
-    runner = KernelRunner(kernels, operands, layouts, matrix_isa)
-    runner()
-    got = runner.result(("output", 0))
+    (got,) = results(kernels, group, {"x": x}, layouts, matrix_isa)
     assert np.isfinite(np.delete(got, 3, axis=0)).all()
     assert not np.isfinite(got[3]).any()
 
@@ -405,11 +392,8 @@ def multiplied(isa: Isa, dot: Dot, a: Any, b: Any) -> Any:
     graph = product(len(a), b.shape[1], len(b))
     (weights,) = [v for v in graph.values() if v.data is not None]
     weights.data = b
-    kernels, _, layouts = lower(graph, isa, dot)
-    operands = {("input", 0): a, ("input", 1): b, ("output", 0): np.full((len(a), b.shape[1]), 7, np.float32)}
-    runner = KernelRunner(kernels, operands, layouts, isa)
-    runner()
-    return runner.result(("output", 0))
+    kernels, group, layouts = lower(graph, isa, dot)
+    return results(kernels, group, {"x": a}, layouts, isa)[0]
 
 
 @pytest.mark.parametrize("dot", [dot for dot in TERMS if TERMS[dot].is_bytes])
@@ -466,12 +450,7 @@ def test_a_line_that_is_not_finite_gives_nan_where_it_is_read(matrix_isa: Isa) -
     kernels, group, layouts = lower(graph, matrix_isa, "8 int8 products")
     x = np.ones((1, 16, 6, 5), np.float32)
     x[0, 3, 4, 1] = np.inf
-    data = {("input", i): x if v.data is None else v.data for i, v in enumerate(group.inputs)}
-    runner = KernelRunner(
-        kernels, {**data, ("output", 0): np.zeros((1, 16, 6, 5), "f4")}, layouts, matrix_isa
-    )
-    runner()
-    got = runner.result(("output", 0))
+    (got,) = results(kernels, group, {"x": x}, layouts, matrix_isa)
     assert np.isfinite(got[:, :, :3]).all()
     assert np.isnan(got[:, :, 3:]).all()
 
@@ -479,8 +458,7 @@ def test_a_line_that_is_not_finite_gives_nan_where_it_is_read(matrix_isa: Isa) -
 def test_sums_that_wait_in_memory_for_the_next_steps_are_kept(matrix_isa: Isa) -> None:
     graph = product(130, 33, 400)
     dot: Dot = "3 bfloat16 products"
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     problem = match_matrix(group.nests[0], layouts_of(group))
     assert not isinstance(problem, Declined)
     sizes = Shape.of(problem, TERMS[dot]).plan(Block(2, 2), 1, 1)
@@ -488,11 +466,8 @@ def test_sums_that_wait_in_memory_for_the_next_steps_are_kept(matrix_isa: Isa) -
     assert not sizes.adds_passes
     kernel = generate_matrix(plan_matrix(problem, sizes), matrix_isa)
     feed = {"x": np.random.default_rng(1).integers(-4, 5, (130, 400)).astype(np.float32)}
-    operands = {("input", i): v.data if v.data is not None else feed["x"] for i, v in enumerate(group.inputs)}
-    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    runner = KernelRunner((kernel,), operands, layouts_of(group), matrix_isa)
-    runner()
-    np.testing.assert_array_equal(runner.result(("output", 0)), run_graph(graph, feed)["y"])
+    (got,) = results((kernel,), group, feed, layouts_of(group), matrix_isa)
+    np.testing.assert_array_equal(got, run_graph(graph, feed)["y"])
 
 
 COMPUTED = {
@@ -534,25 +509,24 @@ def test_two_computed_factors_of_float16(matrix_isa: Isa, name: str) -> None:
     assert_computed(COMPUTED[name].replace("float32", "float16"), matrix_isa, "1 bfloat16 product")
 
 
+def row_major(group: NestGroup) -> dict[tuple[str, int], Layout]:
+    layouts = {("input", i): Layout.row_major(len(v.shape)) for i, v in enumerate(group.inputs)}
+    return {**layouts, ("output", 0): Layout.row_major(len(group.outputs[0].shape))}
+
+
 def assert_computed(nodes: str, isa: Isa, dot: Dot) -> None:
     """Products of whole numbers that a plan of their text makes are exact."""
     graph = parse_graph(f'graph "g" opset 17 {{{nodes}  return %y\n}}\n')
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
-    (nest,) = group.nests
-    keys = [*((("input", i), v) for i, v in enumerate(group.inputs)), (("output", 0), group.outputs[0])]
-    layouts = {key: Layout.row_major(len(value.shape)) for key, value in keys}
-    problem = match_matrix(nest, layouts, frozenset())
+    group = group_of(graph)
+    layouts = row_major(group)
+    problem = match_matrix(group.nests[0], layouts, frozenset())
     assert not isinstance(problem, Declined)
     plan = plan_matrix(problem, choose_plan(problem, TERMS[dot], isa))
     kernels = plan_kernels(parse_plan(str(plan)), isa)
     rng = np.random.default_rng(0)
     feed = {v.name: rng.integers(-4, 5, v.shape).astype(v.dtype.numpy) for v in graph.inputs}
-    operands = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
-    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, group.outputs[0].dtype.numpy)
-    runner = KernelRunner(kernels, operands, layouts, isa)
-    runner()
-    np.testing.assert_array_equal(runner.result(("output", 0)), run_graph(graph, feed)["y"])
+    (got,) = results(kernels, group, feed, layouts, isa)
+    np.testing.assert_array_equal(got, run_graph(graph, feed)["y"])
 
 
 def test_two_computed_factors_are_multiplied_where_that_gains() -> None:
@@ -563,11 +537,8 @@ def test_two_computed_factors_are_multiplied_where_that_gains() -> None:
     )
 
     def templates(graph: Graph, accuracy: Accuracy) -> list[str]:
-        group = fuse_nodes(graph.nodes, graph.outputs)
-        assert isinstance(group, NestGroup)
-        keys = [*((("input", i), v) for i, v in enumerate(group.inputs)), (("output", 0), group.outputs[0])]
-        layouts = {key: Layout.row_major(len(value.shape)) for key, value in keys}
-        context = Context(isa_with_matrix_unit(), layouts, accuracy=accuracy)
+        group = group_of(graph)
+        context = Context(isa_with_matrix_unit(), row_major(group), accuracy=accuracy)
         kernels = lower_product(group.nests[0], context)
         assert not isinstance(kernels, Declined)
         return [kernel.template for kernel in kernels]
@@ -592,8 +563,7 @@ def test_without_the_unit_it_declines() -> None:
     ],
 )
 def test_what_is_matched(graph: Graph, reason: str | None) -> None:
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     problem = match_matrix(group.nests[0], layouts_of(group))
     if reason is None:
         assert not isinstance(problem, Declined)

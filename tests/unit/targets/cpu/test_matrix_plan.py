@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.kernels import group_of
 from tests.unit.targets.cpu.test_matrix import EDGES, layouts_of
 
-from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.pieces import split_bfloat16
@@ -24,8 +24,7 @@ def plans() -> list[MatrixPlan]:
     found: list[MatrixPlan] = []
     for make in EDGES.values():
         graph = make()
-        group = fuse_nodes(graph.nodes, graph.outputs)
-        assert isinstance(group, NestGroup)
+        group = group_of(graph)
         problem = match_matrix(group.nests[0], layouts_of(group))
         assert not isinstance(problem, Declined)
         found += [choose_plan(problem, terms, isa_by_name("avx512")) for terms in TERMS.values()]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.kernels import group_of
 from tests.unit.targets.cpu.test_contraction import channels_last, conv_graph
 
-from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph
 from tilewright.options import Accuracy
 from tilewright.targets.cpu.isa import isa_by_name
@@ -17,8 +17,7 @@ LARGE = conv_graph(64, 64, (56, 56), (3, 3), pads=(1, 1, 1, 1))
 
 
 def template(graph: Graph, accuracy: Accuracy) -> str:
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     layouts = {("output", 0): channels_last(4)}
     for position, value in enumerate(group.inputs):
         rank = len(value.shape)

@@ -11,12 +11,12 @@ from typing import Any
 import onnx.parser
 import pytest
 from tests.support.integer_networks import integer_network
+from tests.support.kernels import group_of
 from tests.support.models import small_net
 from tests.unit.targets.cpu.test_contraction import channels_last, conv_graph
 
 import tilewright as tw
 from tilewright.compiler import plan
-from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Nest
 from tilewright.options import Accuracy, Options
@@ -39,8 +39,7 @@ FMAS_PER_CYCLE = 2
 
 
 def nest_and_context(graph: Graph) -> tuple[Nest, Context]:
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     layouts = {("output", 0): channels_last(4)}
     for position, value in enumerate(group.inputs):
         rank = len(value.shape)

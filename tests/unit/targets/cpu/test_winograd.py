@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.kernels import group_of, operands_of, results
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
@@ -95,8 +96,7 @@ def channels_last(shape: tuple[int, ...]) -> Layout:
 def lower(
     graph: Graph, isa: Isa, tile: int, layout: Callable[[tuple[int, ...]], Layout] = channels_last
 ) -> tuple[tuple[Kernel, ...] | Declined, NestGroup, dict[tuple[str, int], Layout]]:
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     (nest,) = group.nests
     layouts = {
         ("input", i): Layout.row_major(len(v.shape)) if v.is_constant else layout(v.shape)
@@ -114,14 +114,8 @@ def run(graph: Graph, isa: Isa, tile: int, scale: float = 1.0) -> tuple[Any, Any
     assert not isinstance(kernels, Declined), kernels
     rng = np.random.default_rng(1)
     feed = {v.name: (scale * rng.standard_normal(v.shape)).astype(np.float32) for v in graph.inputs}
-    operands = {
-        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
-    }
-    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    runner = KernelRunner(kernels, operands, layouts, isa)
-    runner()
-    expected = run_graph(graph, feed, dtype=DType.FLOAT64)[graph.outputs[0].name]
-    return runner.result(("output", 0)), expected
+    (got,) = results(kernels, group, feed, layouts, isa)
+    return got, run_graph(graph, feed, dtype=DType.FLOAT64)[graph.outputs[0].name]
 
 
 def exact_product(*matrices: Any) -> Any:
@@ -263,28 +257,18 @@ def test_error_is_a_small_multiple_of_the_direct_kernels(
     kernels = lower_with(CONTRACTION, group.nests[0], context)
     assert not isinstance(kernels, Declined)
     feed = np.random.default_rng(1).standard_normal(group.inputs[0].shape).astype(np.float32)
-    operands = {("input", 0): feed, ("input", 1): group.inputs[1].data, ("output", 0): np.zeros_like(got)}
-    direct = KernelRunner(kernels, operands, layouts, isa)
-    direct()
-    direct_error = np.abs(direct.result(("output", 0)) - expected).max()
+    (direct,) = results(kernels, group, {group.inputs[0].name: feed}, layouts, isa)
+    direct_error = np.abs(direct - expected).max()
     assert np.abs(got - expected).max() <= ratio * direct_error
 
 
 def test_unusual_numbers_pass_through(isa: Isa) -> None:
     graph = conv_graph(16, 16, (9, 9))
-    kernels, _, layouts = lower(graph, isa, 4)
+    kernels, group, layouts = lower(graph, isa, 4)
     assert not isinstance(kernels, Declined)
     data = np.zeros((1, 16, 9, 9), np.float32)
     data[0, 3, 0, 0] = np.nan
-    operands = {("input", i): v.data for i, v in enumerate(graph.nodes[0].inputs) if v is not None}
-    runner = KernelRunner(
-        kernels,
-        {**operands, ("input", 0): data, ("output", 0): np.zeros((1, 16, 9, 9), np.float32)},
-        layouts,
-        isa,
-    )
-    runner()
-    result = runner.result(("output", 0))
+    (result,) = results(kernels, group, {group.inputs[0].name: data}, layouts, isa)
     assert np.isnan(result[:, :, :2, :2]).all()
     assert not np.isnan(result[:, :, 4:, :]).any()  # no tile that does not read it
 
@@ -323,8 +307,7 @@ NARROW = isa_by_name("avx2")
 def test_windows_of_larger_tensors(tile: int, isa: Isa) -> None:
     graph = conv_graph(19, 21, (9, 10), then="add relu")
     parents = {("input", 0): 33, ("output", 0): 40, ("input", 3): 50}
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     steps = {c: (90 * c, 1, 10 * c, c) for c in parents.values()}
     layouts = {("input", 1): Layout.row_major(4), ("input", 2): Layout.row_major(1)}
     layouts |= {key: Layout((0, 2, 3, 1), steps[c]) for key, c in parents.items()}
@@ -359,9 +342,7 @@ def test_the_result_may_lie_over_an_operand_of_the_epilogue(tile: int, isa: Isa)
     assert not isinstance(kernels, Declined)
     rng = np.random.default_rng(1)
     feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    operands = {
-        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
-    }
+    operands = operands_of(group, feed)
     residual = ("input", [v.name for v in group.inputs].index("r"))
     operands["output", 0] = operands[residual]
     runner = KernelRunner(kernels, operands, layouts, isa)
@@ -411,8 +392,7 @@ def test_channels_first_inputs_and_unknown_tiles_are_declined() -> None:
 
 
 def gain(graph: Graph, tile: int) -> float:
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     layouts = {("input", i): Layout.row_major(len(v.shape)) for i, v in enumerate(group.inputs)}
     layouts["input", 0] = layouts["output", 0] = Layout((0, 2, 3, 1))
     problem = match_winograd(group.nests[0], layouts)

@@ -11,12 +11,13 @@ from benchmarks.cuda import ACCURACIES
 from benchmarks.ptx_uses import has_tools, kernel_uses
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.cuda import EMULATED, compiled, error, needs_fibers, templates
+from tests.support.kernels import group_of
 from tests.support.models import model
 
 from tilewright.compiler import compile_graph, optimise
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import find_machine
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.fuse import fuse_nodes
 from tilewright.options import Options
 from tilewright.target_ref import TargetRef
 from tilewright.targets.cuda.code import CudaCode
@@ -157,8 +158,7 @@ def test_what_is_no_matrix_is_no_product() -> None:
 def test_nothing_spills_and_shared_memory_is_as_planned(accuracy: str, isa: str, channels: int) -> None:
     proto = convolution([1, channels, 28, 28], [96, channels, 3, 3], pads=[1, 1, 1, 1])
     graph, _ = optimise(load_onnx(proto), Options())
-    group = fuse_nodes(graph.nodes, graph.outputs)
-    assert isinstance(group, NestGroup)
+    group = group_of(graph)
     constants = {("input", i): v.data for i, v in enumerate(group.inputs) if v.data is not None}
     context = Context(rates_of(find_machine("h200")), accuracy, constants)  # type: ignore[arg-type]
     kernel = lower_product(group.nests[-1], context)
