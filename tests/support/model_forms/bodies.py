@@ -21,6 +21,13 @@ def cond() -> tuple[onnx.NodeProto, onnx.NodeProto]:
 Z = c(np.float32(0), "zero")
 
 
+def either(then: onnx.GraphProto, otherwise: onnx.GraphProto | None = None) -> Form:
+    """A model whose result is that of one of two branches, of which the other negates unless it is given."""
+    otherwise = otherwise or branch([h.make_node("Neg", ["x"], ["o2"])], [vi("o2")])
+    chosen = h.make_node("If", ["c"], ["y"], then_branch=then, else_branch=otherwise)
+    return model([*cond(), chosen], [vi("x")], [vi("y")], [Z])
+
+
 @form
 def body_shadows_a_name() -> Form:
     b = branch([h.make_node("Neg", ["x"], ["t"]), h.make_node("Relu", ["t"], ["o"])], [vi("o")])
@@ -60,18 +67,14 @@ def body_initializer_shadows() -> Form:
 def body_names_equal_in_both() -> Form:
     b = branch([h.make_node("Abs", ["x"], ["o"])], [vi("o")])
     d = branch([h.make_node("Neg", ["x"], ["o"])], [vi("o")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b, d)
 
 
 @form
 def body_result_named_as_the_nodes() -> Form:
     b = branch([h.make_node("Abs", ["x"], ["y"])], [vi("y")])
     d = branch([h.make_node("Neg", ["x"], ["y"])], [vi("y")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b, d)
 
 
 @form
@@ -94,55 +97,38 @@ def body_names_a_later_result() -> Form:
 @form
 def body_output_is_outer_value() -> Form:
     b = branch([], [vi("x")])
-    d = branch([h.make_node("Neg", ["x"], ["o2"])], [vi("o2")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b)
 
 
 @form
 def body_output_is_its_initializer() -> Form:
     b = branch([], [vi("w")], inits=[c(np.ones((2, 3), np.float32), "w")])
-    d = branch([h.make_node("Neg", ["x"], ["o2"])], [vi("o2")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b)
 
 
 @form
 def body_output_shape_contradicts() -> Form:
     b = branch([h.make_node("Abs", ["x"], ["o"])], [vi("o", (7,))])
-    d = branch([h.make_node("Neg", ["x"], ["o2"])], [vi("o2")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b)
 
 
 @form
 def body_output_without_type() -> Form:
     b = branch([h.make_node("Abs", ["x"], ["o"])], [onnx.ValueInfoProto(name="o")])
     d = branch([h.make_node("Neg", ["x"], ["o2"])], [onnx.ValueInfoProto(name="o2")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b, d)
 
 
 @form
 def body_nodes_unsorted() -> Form:
     b = branch([h.make_node("Abs", ["q"], ["o"]), h.make_node("Neg", ["x"], ["q"])], [vi("o")])
-    d = branch([h.make_node("Neg", ["x"], ["o2"])], [vi("o2")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b)
 
 
 @form
 def body_with_inputs_of_if() -> Form:
     b = branch([h.make_node("Abs", ["x"], ["o"])], [vi("o")], ins=[vi("k")])
-    d = branch([h.make_node("Neg", ["x"], ["o2"])], [vi("o2")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b)
 
 
 @form
@@ -195,19 +181,14 @@ def loop_body_input_shadows_initializer() -> Form:
 def value_info_of_body_contradicts() -> Form:
     b = branch([h.make_node("Abs", ["x"], ["t"]), h.make_node("Abs", ["t"], ["o"])], [vi("o")])
     b.value_info.append(vi("t", (9, 9)))
-    d = branch([h.make_node("Neg", ["x"], ["o2"])], [vi("o2")])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b)
 
 
 @form
 def body_output_rank_contradicts() -> Form:
     b = branch([h.make_node("Abs", ["x"], ["o"])], [vi("o", (7,))])
     d = branch([h.make_node("Neg", ["x"], ["o2"])], [vi("o2", (7,))])
-    return model(
-        [*cond(), h.make_node("If", ["c"], ["y"], then_branch=b, else_branch=d)], [vi("x")], [vi("y")], [Z]
-    )
+    return either(b, d)
 
 
 @form
