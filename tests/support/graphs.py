@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -66,6 +66,23 @@ class GraphBuilder:
 
 _UNARY = ("Relu", "Sigmoid", "Softmax", "Transpose")
 _BINARY = ("Add", "Mul", "MatMul")
+
+
+def node(
+    op_type: str,
+    inputs: Sequence[tuple[int, ...] | np.ndarray],
+    outputs: Sequence[tuple[int, ...]],
+    attributes: Mapping[str, Attribute] | None = None,
+) -> Node:
+    """A node of float32 variables; arrays among the inputs are constants."""
+    values = [
+        Value(f"x{i}", DType.from_numpy(x.dtype), x.shape, x)
+        if isinstance(x, np.ndarray)
+        else Value(f"x{i}", DType.FLOAT32, x)
+        for i, x in enumerate(inputs)
+    ]
+    results = [Value(f"y{i}", DType.FLOAT32, shape) for i, shape in enumerate(outputs)]
+    return Node(op_type, values, results, attributes)
 
 
 def random_graph(seed: int, num_nodes: int, *, num_inputs: int = 2, side: int = SIDE) -> Graph:

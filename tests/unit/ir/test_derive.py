@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import pytest
+from tests.support.graphs import node
 
 from tilewright.ir.derive import (
     OperatorClass,
@@ -20,28 +19,11 @@ from tilewright.ir.derive import (
 )
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS
-from tilewright.ir.graph import Attribute, Node, Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Nest, access_dims
 
 Shape = tuple[int, ...]
 F32_BYTES = DType.FLOAT32.size_bytes
-
-
-def node(
-    op_type: str,
-    inputs: Sequence[Shape | np.ndarray],
-    outputs: Sequence[Shape],
-    attributes: Mapping[str, Attribute] | None = None,
-) -> Node:
-    """A float32 node; arrays among the inputs are constants."""
-    values = [
-        Value(f"x{i}", DType.from_numpy(x.dtype), x.shape, x)
-        if isinstance(x, np.ndarray)
-        else Value(f"x{i}", DType.FLOAT32, x)
-        for i, x in enumerate(inputs)
-    ]
-    results = [Value(f"y{i}", DType.FLOAT32, shape) for i, shape in enumerate(outputs)]
-    return Node(op_type, values, results, attributes)
 
 
 def zeros(*shape: int) -> np.ndarray:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import pytest
+from tests.support.graphs import node
 
 from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
@@ -24,23 +23,6 @@ from tilewright.ir.region import (
 )
 
 Shape = tuple[int, ...]
-
-
-def node(
-    op_type: str,
-    inputs: Sequence[Shape | np.ndarray],
-    outputs: Sequence[Shape],
-    attributes: Mapping[str, Attribute] | None = None,
-) -> Node:
-    """A float32 node; arrays among the inputs are constants."""
-    values = [
-        Value(f"x{i}", DType.from_numpy(x.dtype), x.shape, x)
-        if isinstance(x, np.ndarray)
-        else Value(f"x{i}", DType.FLOAT32, x)
-        for i, x in enumerate(inputs)
-    ]
-    results = [Value(f"y{i}", DType.FLOAT32, shape) for i, shape in enumerate(outputs)]
-    return Node(op_type, values, results, attributes)
 
 
 def ints(*values: int) -> np.ndarray:
