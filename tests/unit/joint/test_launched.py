@@ -214,9 +214,8 @@ def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
     assert check_schedule(problem, schedule) == ()
     assert any(stage.strategy == "merge" for stage in stages)
     whole = planner.program(replace(recipe, partition="pcgc")).schedule.quality.cost
-    merged = plan_optimised(
-        graph, Options(target=TargetRef.parse("v100"), plan="joint")
-    ).program.schedule.quality.cost
+    options = Options(target=TargetRef.parse("v100"), plan="joint")
+    merged = plan_optimised(graph, options, portfolio=Budget(100)).program.schedule.quality.cost
     assert merged < whole
     unmerged = merges_within_kernels(partition, machine, Budget(0).start())
     assert all(stage.strategy == "parallel" for stage in unmerged)
@@ -259,7 +258,8 @@ def test_decisions_say_what_the_next_best_would_have_cost(monkeypatch: pytest.Mo
 def test_progress_says_cost_bound_and_gap() -> None:
     told: list[str] = []
     clock = PhaseClock(None, lambda what, done, total: told.append(what))
-    planned = plan_optimised(diamond(), Options(target=TargetRef.parse("v100"), plan="joint"), clock)
+    options = Options(target=TargetRef.parse("v100"), plan="joint")
+    planned = plan_optimised(diamond(), options, clock, portfolio=Budget(60))
     of_blocks = [what for what in told if what.startswith("joint: ")]
     cost = planned.program.schedule.quality.cost
     assert any(what.startswith(f"joint: {cost:,.0f} ns, at least ") for what in of_blocks), of_blocks[-1]
