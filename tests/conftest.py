@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.other_processor import run_as
@@ -110,3 +113,20 @@ def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "BURST_S", 0.005)
     monkeypatch.setattr(session, "STREAMS_BURST_S", 0.01)
     monkeypatch.setattr(session, "SETTLE_S", 0.0)
+
+
+@functools.cache
+def _measured_once(probe: str) -> Callable[..., Any]:
+    from tilewright.benchmark import limits
+
+    found: Callable[..., Any] = functools.cache(getattr(limits, probe))
+    return found
+
+
+@pytest.fixture
+def known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of this machine, measured once for all tests of profiles where they are not the point."""
+    from tilewright.benchmark import limits
+
+    for probe in ("_read_speed", "probe_fma_peak", "probe_tile_peak"):
+        monkeypatch.setattr(limits, probe, _measured_once(probe))

@@ -138,6 +138,7 @@ def test_tune_measures_and_later_compilations_know(tmp_path: Path) -> None:
     assert report(f"compile small.onnx -o again.tw {cache}")["tuning"] is None
 
 
+@pytest.mark.usefixtures("known_limits")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("file", ["small.tw", "small.onnx"])
 def test_profile_times_every_kernel(file: str) -> None:

@@ -78,6 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("known_limits", "short_bursts")
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_a_verb_prints_what_its_schema_says(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

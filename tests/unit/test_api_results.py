@@ -57,6 +57,7 @@ def test_sides_with_other_weights_differ_and_say_where(folder: Path) -> None:
     assert twin.layers is None
 
 
+@pytest.mark.usefixtures("known_limits")
 @pytest.mark.sampled(0)
 def test_a_profile_has_a_row_for_each_kernel(folder: Path) -> None:
     profile = shown(tw.profile(folder / "m.tw", feed=feed_for(small_net()), duration_s=0.05, threads=1))

@@ -200,6 +200,7 @@ def test_odd_samples_are_drawn(runs_ms: tuple[float, ...]) -> None:
                 assert all(low <= value <= high for value in line[axis])
 
 
+@pytest.mark.usefixtures("known_limits")
 @pytest.mark.sampled(0)
 def test_verbs_write_their_reports(tmp_path: Path) -> None:
     path = tw.compile(small_net(), threads=1).save(tmp_path / "net.tw")
@@ -215,6 +216,7 @@ def test_verbs_write_their_reports(tmp_path: Path) -> None:
         assert told.complaint.endswith("net.pdf: give a name that ends in .html.")
 
 
+@pytest.mark.usefixtures("known_limits")
 @pytest.mark.sampled(0)
 def test_open_models_are_shown_at_their_shapes(tmp_path: Path) -> None:
     model, saved, page, feed = (tmp_path / name for name in ("open.onnx", "open.tw", "open.html", "x.npz"))
