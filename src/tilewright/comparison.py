@@ -18,7 +18,7 @@ from tilewright.options import AUTO
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
 from tilewright.planner import LEAST_S, LEFT_OPEN, SHARE_BESIDE, WHOLE_PORTFOLIO, Planner, brief, cost_of
-from tilewright.planning import UNLIMITED, Budget, Meter
+from tilewright.planning import UNLIMITED, Budget, Meter, Rule
 from tilewright.planning.checking import require_right
 from tilewright.planning.grid import Grid, methods, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
@@ -70,22 +70,66 @@ def best_plan(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE
     meter = planner.begin(portfolio if asked == LEFT_OPEN else None)
     if asked == LEFT_OPEN:
         with ending_with(meter):
-            return _best_of_all(planner, meter)
+            first = first_plan(planner, meter)
+            ready = within_time(planner, first)
+            best = _best_of_all(ready, first, meter)
+        return best if first is None or ready is planner else without_searches(best, first)
     recipe = replace(completed(asked, backend.default_recipe), splits_sums=splits_sums)
     program = planner.program(recipe)
     return Best(program, program.recipe)
 
 
-def _best_of_all(planner: Planner, meter: Meter) -> Best[Program]:
+def first_plan(planner: Planner, meter: Meter) -> Best[Program] | None:
+    """The plan that is there soonest, where time is limited. If it was made without searches, whose loops
+    are still to be compiled, the better of it and of the same with them, if a share of the time suffices."""
+    best = planner.first(meter)
+    if best is not None and planner.of_execution(best.recipe) is not planner:
+        plain = replace(best.recipe, execution="")
+        with meter.ending_early(), meter.share(SHARE_OF_COMPILER):
+            best = planner.tried((plain,), best, meter)
+    return best
+
+
+def within_time(planner: Planner, first: Best[Program] | None) -> Planner:
+    """What goes on from a first plan: without searches, if none was made with them."""
+    if first is None or any(a.recipe is not None and a.cost is not None for a in first.attempts):
+        return planner
+    return planner.of_execution(first.recipe)
+
+
+def without_searches(best: Best[Program], first: Best[Program]) -> Best[Program]:
+    """What was planned as the first plan, without searches for mappings: recipes and spaces say so, as plans
+    of a declared space may take less with them. A bound of all schedules counts no mappings."""
+    execution, plan = first.recipe.execution, best.plan
+    quality = plan.schedule.quality
+    rule = Rule(f"with {execution}")
+    bounds = (replace(b, space=b.space.keeping(rule)) if b.space.rules else b for b in quality.bounds)
+    schedule = replace(plan.schedule, quality=replace(quality, bounds=tuple(bounds)))
+    plan = replace(plan, schedule=schedule, recipe=replace(plan.recipe, execution=execution))
+    attempts = tuple(
+        tried
+        if execution in tried.what
+        else replace(
+            tried,
+            what=f"{tried.what}, {execution}",
+            recipe=tried.recipe and replace(tried.recipe, execution=execution),
+        )
+        for tried in best.attempts
+    )
+    return replace(best, plan=plan, recipe=replace(best.recipe, execution=execution), attempts=attempts)
+
+
+def _best_of_all(planner: Planner, first: Best[Program] | None, meter: Meter) -> Best[Program]:
     """The best of portfolio or grid, or both, and of a search from there on."""
     options, backend = planner.options, planner.backend
     is_joint, budget = options.plan == "joint", options.budget
     is_searched = is_joint and budget is not None and backend.price(PLAIN_RECIPE) is not None
     if is_searched:  # which gains more than combinations of planners do, and asks for their partitions
-        best = _begun(planner, meter)
+        plain = replace(PLAIN_RECIPE, memory=backend.default_recipe.memory)
+        best = planner.tried((*(() if first else (plain,)), backend.default_recipe), first, meter)
     else:
         with meter.share(SHARE_OF_COMPARED if is_joint else 1.0):
-            best = _compared(planner, meter)
+            best = _compared(planner, first, meter)
     if is_joint and backend.price(best.recipe) is None:
         with meter.ending_early():
             best = _combined(planner, best)
@@ -111,36 +155,23 @@ def _best_of_all(planner: Planner, meter: Meter) -> Best[Program]:
     return improved(planner, best, budget, meter, default, with_others=is_searched)
 
 
-def _begun(planner: Planner, meter: Meter) -> Best[Program]:
-    """The better of layers one by one and of what the target plans by default. Where the first is planned
-    without searches, its kernels are a seed of the search, whose places need fewer; and the search goes on
-    without them where the compiler takes longer than its share."""
-    default = planner.backend.default_recipe
-    plain = replace(PLAIN_RECIPE, memory=default.memory)
-    best = planner.first(meter)
-    if best is None or planner.of_execution(best.recipe) is planner:
-        return planner.tried((plain, default) if best is None else (default,), best, meter)
-    with meter.ending_early(), meter.share(SHARE_OF_COMPILER):
-        best = planner.tried((default, plain), best, meter)
-    return best
-
-
-def _compared(planner: Planner, meter: Meter) -> Best[Program]:
+def _compared(planner: Planner, first: Best[Program] | None, meter: Meter) -> Best[Program]:
     """The best of portfolio or grid, or of both, as the options say: on the graph as it is, and with sums in
     parts. A joint plan decides about sums itself."""
     splits_sums = planner.options.split_sums
     if planner.backend.launched_parts is None or splits_sums is False or planner.options.plan == "joint":
-        return _of_one_graph(planner, None, meter)
+        return _of_one_graph(planner, first, meter)
     if splits_sums and (split := _with_sums_in_parts(planner, None, meter)) is not None:
         return split
     with meter.share(SHARE_AS_IS):
-        best = _of_one_graph(planner, None, meter)
+        best = _of_one_graph(planner, first, meter)
     found = None
     if not meter.is_over and meter.num_evaluations < meter.budget.max_evaluations:
         with meter.ending_early():
             found = _with_sums_in_parts(planner, best, meter)
     if best.num_untried and not meter.is_over:  # time that was left for sums and not needed
-        best = _of_one_graph(planner, replace(best, num_untried=0), meter)
+        pairs = of_pairs(planner.backend.default_recipe.memory)
+        best = _of_one_graph(planner, planner.tried(pairs, replace(best, num_untried=0), meter), meter)
     if found is None:
         return best
     better = found if cost_of(found.plan) < cost_of(best.plan) else best
@@ -149,9 +180,8 @@ def _compared(planner: Planner, meter: Meter) -> Best[Program]:
 
 
 def _of_one_graph(planner: Planner, best: Best[Program] | None, meter: Meter) -> Best[Program]:
-    """The better of a plan and portfolio or grid: of a joint plan both, promising pairs before."""
+    """The better of a plan and portfolio or grid: of a joint plan both."""
     plan, memory = planner.options.plan, planner.backend.default_recipe.memory
-    best = planner.first(meter) if best is None else planner.tried(of_pairs(memory), best, meter)
     if plan != "grid":
         recipes: Iterable[Recipe] = planner.backend.recipes(planner.partition)
         if meter.left_s is None:
@@ -174,7 +204,7 @@ def _with_sums_in_parts(planner: Planner, best: Best[Program] | None, meter: Met
     if other is None or (best is not None and not cheapest(best)):
         return None
     if best is None or planner.options.plan == "grid":
-        found = _of_one_graph(other, None, meter)
+        found = _of_one_graph(other, other.first(meter), meter)
     else:
         found = varied(other, other.tried(cheapest(best)[:NUM_AGAIN], None, meter), meter)
     recipe, plan = replace(found.recipe, splits_sums=True), planner.stated(found.plan, other)

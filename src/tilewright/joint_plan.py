@@ -14,19 +14,21 @@ from dataclasses import field, replace
 
 from tilewright.comparison import (
     COMBINED,
-    SHARE_OF_COMPILER,
     cheapest,
+    first_plan,
     grid_of,
     improved,
     varied,
     with_sums_split,
+    within_time,
+    without_searches,
 )
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.joint_blocks import Blocks, has_many_nodes, is_large, is_open, joined, plan_with_frozen
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.planner import LEAST_S, LEFT_OPEN, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
-from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Rule, Spec
+from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Spec
 from tilewright.planning.grid import NUM_FAST, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe
 from tilewright.program import Program
@@ -60,13 +62,10 @@ def begun(planner: Planner, asked: Recipe, portfolio: Budget | Meter = WHOLE_POR
         return plan_with_frozen(planner, asked)
     plain = replace(PLAIN_RECIPE, memory=planner.backend.default_recipe.memory)
     with ending_with(meter):
-        best = planner.first(meter)
+        best = first_plan(planner, meter)
         if best is None:
             with meter.share(0.3):
-                return planner.tried((plain, *_fastest(planner)), None, meter)
-        if planner.of_execution(best.recipe) is not planner:  # loops of searches are compiled meanwhile
-            with meter.ending_early(), meter.share(SHARE_OF_COMPILER):
-                best = planner.tried((plain,), best, meter)
+                best = planner.tried((plain, *_fastest(planner)), None, meter)
     return best
 
 
@@ -77,9 +76,8 @@ def joint_plan(
     on those that merging made of it. The best plan, and the backend of the graph that it is of."""
     meter, asked = planner.portfolio, planner
     assert meter is not None, "the best of several recipes was asked for"
-    if not any(tried.recipe is not None and tried.cost is not None for tried in best.attempts):
-        planner, prices = planner.of_execution(best.recipe), None  # loops of searches are not compiled yet
-    plain = _Found(planner, best, prices)
+    planner = within_time(asked, best)
+    plain = _Found(planner, best, prices if planner is asked else None)
     graphs = _Graphs(plain)
     with ending_with(meter):
         if planner.given is not None and not is_open(planner.options):
@@ -90,45 +88,21 @@ def joint_plan(
             graphs.run(meter)
         chosen = graphs.best
         chosen.prove(meter)
-    attempts = tuple(a for one in dict.fromkeys((plain, *graphs.found)) for a in one.attempts)
-    answer = replace(chosen.best, num_untried=plain.best.num_untried)
+    attempts = (a for one in dict.fromkeys((plain, *graphs.found)) for a in one.attempts)
+    answer = replace(chosen.best, attempts=tuple(attempts), num_untried=plain.best.num_untried)
     plan = answer.plan
     if chosen is not plain:
         if chosen.rewritten is not None:
             plan = chosen.rewritten.stated(plan, best.plan.schedule.quality)
         plan = replace(plan, recipe=chosen.stated(plan.recipe))
-    if planner is not asked:
-        execution = best.recipe.execution
-        plan = _without_searches(plan, execution)
-        attempts = tuple(_executed(tried, execution) for tried in attempts)
     asked.decisions = chosen.planner.decisions
-    backend = chosen.planner.of_execution(plan.recipe).backend
-    return replace(answer, plan=plan, attempts=attempts), backend
+    answer, backend = replace(answer, plan=plan), chosen.planner.of_execution(plan.recipe).backend
+    return answer if planner is asked else without_searches(answer, best), backend
 
 
 def _fastest(planner: Planner, count: int = NUM_FAST) -> Iterator[Recipe]:
     """What the papers propose that are planned fastest."""
     return itertools.islice(of_papers(planner.backend.default_recipe.memory), count)
-
-
-def _without_searches(plan: Program, execution: str) -> Program:
-    """A plan that was made without searches for mappings, whose recipe and spaces say so: with them plans of
-    a declared space may take less. A bound of all schedules counts no mappings."""
-    quality = plan.schedule.quality
-    bounds = (
-        replace(b, space=b.space.keeping(Rule(f"with {execution}"))) if b.space.rules else b
-        for b in quality.bounds
-    )
-    schedule = replace(plan.schedule, quality=replace(quality, bounds=tuple(bounds)))
-    return replace(plan, schedule=schedule, recipe=replace(plan.recipe, execution=execution))
-
-
-def _executed(tried: Attempt, execution: str) -> Attempt:
-    """What was tried, with how a target ran it."""
-    if execution in tried.what:
-        return tried
-    recipe = None if tried.recipe is None else replace(tried.recipe, execution=execution)
-    return replace(tried, what=f"{tried.what}, {execution}", recipe=recipe)
 
 
 @dataclass(slots=True, eq=False)

@@ -173,8 +173,8 @@ class Planner:
 
     def planner_of(self, recipe: Recipe) -> Planner:
         """What plans as a recipe says: as `of_execution`, or that of the graph with sums in parts."""
-        planner = (self.in_parts if recipe.splits_sums else None) or self
-        return planner.of_execution(recipe)
+        planner = self.of_execution(recipe)
+        return (planner.in_parts if recipe.splits_sums else None) or planner
 
     def of_execution(self, recipe: Recipe) -> Planner:
         """What plans this graph as a recipe says: itself, or what plans without searches."""

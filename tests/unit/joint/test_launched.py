@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.support.graphs import GraphBuilder
 
-from tilewright import joint_blocks, joint_plan
+from tilewright import comparison, joint_blocks, joint_plan
 from tilewright.comparison import best_plan
 from tilewright.compiler import plan_optimised
 from tilewright.errors import InfeasibleMapping, InternalError, UsageError
@@ -420,7 +420,7 @@ def deep_and_small() -> Graph:
 def test_a_joint_plan_needs_no_searches_where_time_for_the_compiler_ends(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joint_plan, "SHARE_OF_COMPILER", 0.0)
+    monkeypatch.setattr(comparison, "SHARE_OF_COMPILER", 0.0)
     planner = planner_of(graph, "v100")
     planner.options = replace(planner.options, plan="joint")
     first = joint_plan.begun(planner, LEFT_OPEN, Budget(12, deadline_s=1e6))
