@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import pathlib
+import pickle
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import onnx
 
 from tilewright.arrays import Array
 from tilewright.errors import TilewrightError, UnsupportedOp
+from tilewright.files import write_atomically
 from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Opaque
 
@@ -86,25 +92,43 @@ class CaseResult:
 
 
 def node_cases() -> tuple[Case, ...]:
-    """Every case of the installed onnx package's node suite, sorted by name."""
+    """Every case of the installed onnx package's node suite, sorted by name; callers may change them."""
+    return tuple(
+        Case(name, operator, onnx.load_from_string(model), *rest)
+        for name, operator, model, *rest in pickle.loads(_suite())
+    )
+
+
+@functools.cache
+def _suite() -> bytes:
+    """The fields of all cases, pickled: kept for other processes, since to make them takes some 8 s."""
+    folder = pathlib.Path(__file__).parents[2] / ".pytest_cache"
+    path = folder / f"node_suite-{onnx.__version__}-{np.__version__}.pickle"
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
         # Building the cases divides by zero on purpose.
         warnings.simplefilter("ignore")
-        loaded = load_model_tests(kind="node")
-    cases = (
-        Case(
-            case.name,
-            _operator_of(case.model, case.name),
-            case.model,
-            tuple(case.data_sets),
-            case.rtol,
-            case.atol,
-        )
-        for case in loaded
+        loaded = sorted(load_model_tests(kind="node"), key=lambda case: case.name)
+    made = pickle.dumps(
+        [
+            (
+                c.name,
+                _operator_of(c.model, c.name),
+                c.model.SerializeToString(),
+                tuple(c.data_sets),
+                c.rtol,
+                c.atol,
+            )
+            for c in loaded
+        ]
     )
-    return tuple(sorted(cases, key=lambda case: case.name))
+    with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
+        write_atomically(path, made)
+    return made
 
 
 def run_cases(
