@@ -86,7 +86,7 @@ class _Search:
             order = list(self.order)
             place = order.index(chosen)
             order.insert(rng.randrange(place + 1), order.pop(place))
-            offsets = placer.place(order)
+            offsets = placer.place_earlier(order, chosen, self.offsets)
             peak_bytes = placer.peak(offsets)
             if peak_bytes <= self.peak_bytes:
                 self.order, self.offsets, self.peak_bytes = order, offsets, peak_bytes

@@ -35,12 +35,14 @@ class Placer:
     items: list[Item] = field(init=False)
     num_pairs: int = field(init=False)
     _neighbours: list[list[int]] | None = field(init=False, default=None)
+    _sizes: list[int] = field(init=False)
     _first: Array = field(init=False)
     _last: Array = field(init=False)
     _met: dict[int, Array] = field(init=False)
 
     def __post_init__(self) -> None:
         self.items = _join_chains(self.buffers)
+        self._sizes = [item.size_bytes for item in self.items]
         self._first = np.array([i.first_step for i in self.items], np.int64)
         self._last = np.array([i.last_step for i in self.items], np.int64)
         self._met = _meetings(self.items)
@@ -79,16 +81,36 @@ class Placer:
         offsets = [-1] * len(self.items)
         for number in order:
             checkpoint()
-            item = self.items[number]
-            busy = sorted(
-                (offsets[n], offsets[n] + self.items[n].size_bytes)
-                for n in self._neighbours[number]
-                if offsets[n] >= 0
-            )
-            place = _find_gap(item, busy, fit)
-            shared = self._shared_offset(item, offsets)
-            offsets[number] = place if shared is None else min(place, shared)
+            offsets[number] = self._offset(number, offsets, fit)
         return offsets
+
+    def place_earlier(self, order: Sequence[int], moved: int, before: Sequence[int]) -> list[int]:
+        """The same at the lowest gap, where `before` are the offsets of an order in which one item, which
+        is `moved`, came later. Only what is beside it, or beside another that moves so, is placed anew."""
+        if self._neighbours is None:
+            return self._place_many(order, "lowest")
+        offsets = [-1] * len(self.items)
+        differs = {moved}
+        for number in order:
+            checkpoint()
+            if number not in differs:
+                offsets[number] = before[number]
+                continue
+            offsets[number] = self._offset(number, offsets, "lowest")
+            if number == moved or offsets[number] != before[number]:
+                differs.update(self._neighbours[number], self.items[number].shares)
+        return offsets
+
+    def _offset(self, number: int, offsets: Sequence[int], fit: Fit) -> int:
+        """Where an item lies, beside those that are placed: a function of its neighbours' offsets, and of
+        those of items that it shares a place with."""
+        assert self._neighbours is not None
+        item, sizes = self.items[number], self._sizes
+        busy = [(offsets[n], offsets[n] + sizes[n]) for n in self._neighbours[number] if offsets[n] >= 0]
+        busy.sort()
+        place = _find_gap(item, busy, fit)
+        shared = self._shared_offset(item, offsets)
+        return place if shared is None else min(place, shared)
 
     def _place_many(self, order: Sequence[int], fit: Fit) -> list[int]:
         """The same for many items at once: those placed are kept sorted, neighbours are picked by masks."""
@@ -219,16 +241,17 @@ def _find_shares(by_name: Mapping[str, Buffer], items: Sequence[Item]) -> None:
 
 def _find_gap(item: Item, busy: Sequence[tuple[int, int]], fit: Fit) -> int:
     """Offset in a gap between `busy` (sorted by start, may overlap), or behind all of them."""
-    offset = 0
+    offset, size_bytes, alignment_bytes = 0, item.size_bytes, item.alignment_bytes
     best: tuple[int, int] | None = None
     for start, end in busy:
-        free_bytes = start - offset - item.size_bytes
+        free_bytes = start - offset - size_bytes
         if free_bytes >= 0:
             if fit == "lowest":
                 return offset
             if best is None or free_bytes < best[0]:
                 best = (free_bytes, offset)
-        offset = max(offset, aligned(end, item.alignment_bytes))
+        if end > offset:
+            offset = aligned(end, alignment_bytes)
     return offset if best is None else best[1]
 
 

@@ -317,3 +317,28 @@ def test_next_fit_places_what_first_fitting_places(seed: int) -> None:
     plan = NextFit().solve(problem, Budget())
     assert isinstance(plan, MemoryPlan)
     assert check_memory(problem, plan) == ()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_item_that_comes_earlier_moves_no_more_than_a_new_placement_does(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    buffers: list[Buffer] = []
+    for number in range(rng.randint(2, 30)):
+        first = rng.randrange(12)
+        ended = [b.name for b in buffers if b.last_step == first]
+        reuse = rng.sample(ended, min(len(ended), rng.randrange(3)))
+        buffers.append(buffer(f"b{number}", rng.randint(1, 6), first, first + rng.randrange(5), *reuse))
+    if seed % 5 == 0:
+        monkeypatch.setattr(placement, "MAX_KEPT_PAIRS", 0)
+    placer = Placer(buffers)
+    order = rng.sample(range(len(placer.items)), len(placer.items))
+    before = placer.place(order)
+    for _ in range(20):
+        moved = rng.choice(order)
+        place = order.index(moved)
+        order.insert(rng.randrange(place + 1), order.pop(place))
+        found = placer.place_earlier(order, moved, before)
+        assert found == placer.place(order)
+        before = found
