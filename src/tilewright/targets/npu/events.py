@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from math import ceil
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from tilewright.progress import checkpoint
 from tilewright.targets.simulated import UnitRun
 
+Times = list[tuple[int, float, float]]
+"""Of tasks, by their numbers: when each starts and ends."""
 Array = np.ndarray[Any, Any]
 Priority = tuple[int, int, int]
 """Step, tile, phase: what was issued first runs first."""
@@ -46,10 +49,10 @@ class TaskGraph:
         self.waits_for: list[int] = []
         self.takes: dict[int, int] = {}  # cores, by the tasks that take some
         self._gives: dict[int, int] = {}
-        self._whats: list[str] = []
-        self._names: list[str] = []
-        self._nums_cores: list[int] = []
-        self._parts: list[int] = []
+        self.whats: list[str] = []
+        self.names: list[str] = []
+        self.nums_cores: list[int] = []
+        self.parts: list[int] = []
         self._num_cores = num_cores
         self.end_s = 0.0
 
@@ -67,7 +70,7 @@ class TaskGraph:
         part: int = 0,
     ) -> int:
         """A task that starts when all of `after` have ended and its unit has nothing earlier to do."""
-        number, earlier = len(self.units), set(after)
+        number, earlier = len(self.units), after if isinstance(after, set) else set(after)
         self.units.append(unit)
         self.lanes.append(lane)
         self.seconds.append(ceil(seconds * _TICKS_PER_S) / _TICKS_PER_S)
@@ -75,10 +78,10 @@ class TaskGraph:
         self.sizes_bytes.append(size_bytes)
         self.num_waits.append(len(earlier))
         self.waits_for += earlier
-        self._whats.append(what)
-        self._names.append(name)
-        self._nums_cores.append(num_cores)
-        self._parts.append(part)
+        self.whats.append(what)
+        self.names.append(name)
+        self.nums_cores.append(num_cores)
+        self.parts.append(part)
         return number
 
     def hold(self, num_cores: int, seconds: float, priority: Priority, after: Iterable[int]) -> int:
@@ -118,19 +121,11 @@ class TaskGraph:
         counts = np.bincount(earlier, minlength=self.num_tasks)
         return np.concatenate([[0], np.cumsum(counts)]), later[np.argsort(earlier, kind="stable")]
 
-    def run(self) -> list[UnitRun]:
+    def run(self) -> Runs:
         """What every unit does when; see `times`."""
-        priorities, whats, names = self.priorities, self._whats, self._names
-        units, sizes_bytes, nums_cores, parts = self.units, self.sizes_bytes, self._nums_cores, self._parts
-        return [
-            UnitRun(
-                units[n], start_s, end_s, priorities[n][0], whats[n], max(priorities[n][1], -1),
-                sizes_bytes[n], names[n], nums_cores[n], parts[n],
-            )
-            for n, start_s, end_s in self.times()
-        ]  # fmt: skip
+        return Runs(self, self.times())
 
-    def times(self) -> list[tuple[int, float, float]]:
+    def times(self) -> Times:
         """When each task starts and ends, in the order in which they end.
 
         Every unit runs, of its tasks that wait for nothing, the one with the least priority. Tasks that take
@@ -151,7 +146,7 @@ class TaskGraph:
         waiting: list[list[int]] = [[] for _ in numbers]
         is_free = [True] * len(numbers)
         events: list[tuple[float, int]] = []
-        times: list[tuple[int, float, float]] = []
+        times: Times = []
         num_left = list(self.num_waits)
         ready = [number for number, count in enumerate(num_left) if count == 0]
         touched: list[int] = []
@@ -203,3 +198,51 @@ class TaskGraph:
                     num_left[follower] -= 1
                     if num_left[follower] == 0:
                         ready.append(follower)
+
+
+class Runs(Sequence[UnitRun]):
+    """What every unit does when, in the order in which it ends, of tasks at these `times`; made when it is
+    first looked at, as of most plans that are compared only the time is wanted."""
+
+    def __init__(self, tasks: TaskGraph, times: Times) -> None:
+        self._tasks, self._times = tasks, times
+
+    @cached_property
+    def _made(self) -> tuple[UnitRun, ...]:
+        tasks = self._tasks
+        priorities, whats, names = tasks.priorities, tasks.whats, tasks.names
+        units, sizes_bytes, nums_cores, parts = tasks.units, tasks.sizes_bytes, tasks.nums_cores, tasks.parts
+        return tuple(
+            UnitRun(
+                units[n], start_s, end_s, priorities[n][0], whats[n], max(priorities[n][1], -1),
+                sizes_bytes[n], names[n], nums_cores[n], parts[n],
+            )
+            for n, start_s, end_s in self._times
+        )  # fmt: skip
+
+    def busy_s(self, num_cores: int) -> dict[str, float]:
+        """Seconds for which each unit runs, of one on some of so many cores in proportion."""
+        units, nums_cores = self._tasks.units, self._tasks.nums_cores
+        busy: dict[str, float] = {}
+        for n, start_s, end_s in self._times:
+            share = nums_cores[n] / num_cores if nums_cores[n] else 1.0
+            busy[units[n]] = busy.get(units[n], 0.0) + (end_s - start_s) * share
+        return busy
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @overload
+    def __getitem__(self, place: int) -> UnitRun: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[UnitRun]: ...
+    def __getitem__(self, place: int | slice) -> UnitRun | Sequence[UnitRun]:
+        return self._made[place]
+
+    def __iter__(self) -> Iterator[UnitRun]:
+        return iter(self._made)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Runs) and self._made == other._made)
+
+    __hash__ = None  # type: ignore[assignment]  # as of every list

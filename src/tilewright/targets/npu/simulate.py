@@ -45,7 +45,7 @@ class Simulation:
     traffic: Traffic
     energy_pj: Mapping[str, float]
     macs: float
-    runs: tuple[UnitRun, ...]
+    runs: Sequence[UnitRun]
     steps: tuple[SimulatedStep, ...]
     residents: Residents
     lower_bound_s: float
@@ -114,15 +114,12 @@ def simulate(
         charged.append(account.charged())
     graph = tasks.finished()
     kernel = tasks_of_kernel(graph) if keeps == "tasks" else None
-    runs = () if kernel is not None else tuple(graph.run())
+    runs = None if kernel is not None else graph.run()
     time_s = graph.end_s if kernel is None else kernel_seconds(kernel, graph, machine)
     if not any(step.kernel for step in steps):
         num_launches = len(steps) if policy.launches == "each step" else 1
         time_s += num_launches * machine.overheads.kernel_launch_ns * 1e-9
-    busy: dict[str, float] = {}
-    for run in runs:
-        share = run.num_cores / machine.num_cores_per_cluster if run.num_cores else 1.0
-        busy[run.unit] = busy.get(run.unit, 0.0) + (run.end_s - run.start_s) * share
+    busy = {} if runs is None else runs.busy_s(machine.num_cores_per_cluster)
     energy_pj = account.energy_pj()
     for work in (work for step in steps for work in step.works if work.energy_pj):
         energy_pj[work.unit] = energy_pj.get(work.unit, 0.0) + work.energy_pj
@@ -146,7 +143,7 @@ def simulate(
         account.traffic,
         energy_pj,
         macs,
-        runs,
+        () if runs is None else runs,
         steps,
         residents,
         bound_s,

@@ -55,6 +55,7 @@ class ClusterTasks:
         self.group: StepGroup | None = None
         self.lane: StepLane | None = None
         self.queues = 0  # the lane of the task graph whose units are those of a kernel's lane
+        self.place = 0, 0  # of units that use cores: their lane of the task graph, on how many cores they run
         # After which weights are in the cores that hold them, by group and key.
         self.held: dict[tuple[int, str], list[int]] = {}
         self.computed: list[list[int]] = []  # by step and tile: the task after which it is in the cores
@@ -77,6 +78,16 @@ class ClusterTasks:
             self.shared = Pool(self.tasks, self.ports.shared.name, pools.shared_bytes)
         self.passing = self.shared  # from which takes what does not stay
 
+    def settle(self) -> None:
+        """What follows runs where the kernel, its lane or the group is that was entered last."""
+        cores = self.group or self.kernel
+        if cores is None:
+            self.place = 0, 0
+        elif self.lane is not None:
+            self.place = self.queues, self.lane.num_cores
+        else:
+            self.place = cores.number + 1, cores.num_cores
+
     def uses_cores(self, unit: str) -> bool:
         """Whether a unit uses the cores or their buffers: main memory's port does without a shared one."""
         return unit != DMA or self.shared is None
@@ -93,16 +104,10 @@ class ClusterTasks:
         part: int = 0,
     ) -> int:
         """A task after others, and after whatever the policy puts before it."""
-        cores = self.group or self.kernel
-        if unit == DMA or cores is None:
-            lane, num_cores = 0, 0
-        elif self.lane is not None:
-            lane, num_cores = self.queues, self.lane.num_cores
-        else:
-            lane, num_cores = cores.number + 1, cores.num_cores
-        before = (*after, *self.before)
+        lane, num_cores = (0, 0) if unit == DMA else self.place
+        before = {*after, *self.before}
         if self.gate and self.uses_cores(unit):
-            before += tuple(self.gate)
+            before.update(self.gate)
         task = self.tasks.add(unit, seconds, at, what, before, size_bytes, name, lane, num_cores, part)
         if self.policy.overlap == "none":
             self.before = [task]
@@ -123,12 +128,21 @@ class TileTasks:
     """One step while the tasks of its tiles are added."""
 
     def __init__(self, all_steps: ClusterTasks, step: SimulatedStep) -> None:
+        all_steps.settle()
         self.all, self.step, self.tiling, self.share = all_steps, step, step.tiling, all_steps.share
         self.local, self.shared, self.account = all_steps.local, all_steps.shared, all_steps.account
         self.passing = all_steps.passing
         self.number, self.num_tiles = step.number, step.tiling.num_tiles
         self.pinned = frozenset(w.key for w in step.weights if w.key is not None)
         self.sources: dict[int, _Source] = {}  # of weights
+        # What each tile brings, by its place among the step's weights and loads, and what it takes away.
+        self.weights: list[tuple[int, Weight, Passage]] = []
+        self.loads: list[tuple[int, Load, Passage]] = []
+        self.going = [
+            (store, passage)
+            for store, passage in zip(step.stores, step.tiling.stores, strict=True)
+            if store.scope is not Scope.LOCAL
+        ]
         self.kept_bytes = 0
         # What is put together or copied is written as it arrives, other results as they are computed.
         earlier = [t for s in step.after for t in (*all_steps.computed[s], *all_steps.stored[s])]
@@ -156,12 +170,16 @@ class TileTasks:
                 kept += self._held(place, weight, passage)
             elif passage.is_kept:
                 kept += self._weight(place, weight, passage, -1)
+            else:
+                self.weights.append((place, weight, passage))
         staying_bytes = self._staying_bytes()
         if self.passing is not None and staying_bytes:
             self.staying = self.passing.take(staying_bytes, self.pinned)
         for part, (load, passage) in enumerate(zip(step.loads, tiling.loads, strict=True)):
             if self._comes_first(load, passage):
                 kept += self._load(part, load, passage, -1)
+            else:
+                self.loads.append((part, load, passage))
         ends: list[int] = []
         puts: list[int] = []
         for tile in range(self.num_tiles):
@@ -193,25 +211,19 @@ class TileTasks:
 
     def _tile(self, tile: int, before: list[int]) -> tuple[int, int]:
         """The tasks after which a tile is computed, and stored."""
-        step, tiling = self.step, self.tiling
-        going = [
-            (s, p)
-            for s, p in zip(step.stores, tiling.stores, strict=True)
-            if s.scope is not Scope.LOCAL and (tile == self.num_tiles - 1 or not tiling.stores_last)
-        ]
+        goes = tile == self.num_tiles - 1 or not self.tiling.stores_last
+        going = self.going if goes else []
         out_bytes = sum(passage.held_bytes for _, passage in going)
         self.places = [*self.freed, *(self.local.take(out_bytes) if out_bytes else ())]
         ready = [*before, *self.places]
         held_bytes = 0
-        for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
-            if not passage.is_kept and not step.holds(weight):
-                ready += self._weight(place, weight, passage, tile)
-                held_bytes += passage.held_bytes
-        for part, (load, passage) in enumerate(zip(step.loads, tiling.loads, strict=True)):
-            if not self._comes_first(load, passage):
-                ready += self._load(part, load, passage, tile)
-                held_bytes += passage.held_bytes
-        for phase, work in enumerate(step.works):
+        for place, weight, passage in self.weights:
+            ready += self._weight(place, weight, passage, tile)
+            held_bytes += passage.held_bytes
+        for part, load, passage in self.loads:
+            ready += self._load(part, load, passage, tile)
+            held_bytes += passage.held_bytes
+        for phase, work in enumerate(self.step.works):
             seconds = work.seconds / self.num_tiles
             at = (self.number, tile, _COMPUTE + min(phase, _STORE - _COMPUTE - 1))
             ready = [self.all.task(work.unit, 0, seconds, at, "compute", ready)]

@@ -33,6 +33,20 @@ def test_of_ready_tasks_the_first_issued_runs_first() -> None:
     assert [r.what for r in tasks.run()] == ["early", "late"]
 
 
+def test_runs_that_were_never_looked_at_say_how_long_units_are_busy() -> None:
+    tasks = TaskGraph()
+    tasks.add("a", 2.0, (0, 0, 0), "x", [], num_cores=3)
+    tasks.add("b", 1.5, (0, 1, 0), "x", [])
+    tasks.add("a", 1.0, (1, -2, 0), "y", [])
+    runs = tasks.run()
+    assert runs.busy_s(4) == {"a": 2.0 * 3 / 4 + 1.0, "b": 1.5}
+    assert len(runs) == 3
+    assert (runs[-1].what, runs[-1].start_s, runs[-1].tile) == ("y", 2.0, -1)
+    assert runs[:2] == tuple(runs)[:2]
+    assert runs == tasks.run()
+    assert runs != TaskGraph().run()
+
+
 @given(
     drawn=st.lists(
         st.tuples(
