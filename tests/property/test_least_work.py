@@ -11,6 +11,7 @@ from tilewright.hardware.element_types import element_types
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.region import Region, full_region
+from tilewright.targets.npu import work
 from tilewright.targets.npu.kernels import distribution_of
 from tilewright.targets.npu.work import Works
 
@@ -50,6 +51,20 @@ def unit_seconds(works: Works, node: Node, box: Region, rng: random.Random) -> f
     spread = distribution_of(works, node, box, rng.randint(1, num_cores))
     work = works.of(node, box, spread.binding, spread.blocks)[0]
     return work.seconds * spread.num_cores / num_cores
+
+
+def test_what_is_remembered_of_a_layer_is_what_another_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_MOST_LEAST", 5)
+    rng, machine = random.Random(0), load_preset("a310")
+    types = element_types(machine)
+    remembering = Works(machine, types)
+    for _ in range(5):
+        (node,) = layer(rng).nodes
+        for box in (*boxes(full_region(node.output.shape), rng)[:4], full_region(node.output.shape)):
+            for in_blocks in (False, True, False):
+                found = remembering.at_least(node, box, in_blocks=in_blocks)
+                assert found == Works(machine, types).at_least(node, box, in_blocks=in_blocks)
+                assert len(remembering._least) <= 5
 
 
 @pytest.mark.sampled(1)

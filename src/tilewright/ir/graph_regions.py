@@ -5,8 +5,9 @@ All of it is `region.py`'s arithmetic. Nodes whose nests touch the same elements
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
+from typing import TypeVar
 
 from tilewright.ir.derive import macs
 from tilewright.ir.graph import Node, Value
@@ -14,6 +15,8 @@ from tilewright.ir.nest import Access, Nest, Opaque
 from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region, hull, input_regions
 from tilewright.records import dataclass
+
+T = TypeVar("T")
 
 _MOST_VALUES = 100_000
 """Values whose regions are remembered in answers about several nodes, at most."""
@@ -39,8 +42,8 @@ class RegionMaps:
     def __init__(self) -> None:
         self._maps: dict[Hashable, _NodeMap] = {}
         self._of_node: dict[Node, _NodeMap] = {}
-        self._values: dict[tuple[object, ...], Mapping[Value, Region]] = {}
-        self._num_values = 0
+        self._known: dict[Hashable, object] = {}
+        self._num_known = 0
 
     def of_copies(self) -> RegionMaps:
         """The same functions for nodes that are copies, which these do not keep alive."""
@@ -59,16 +62,20 @@ class RegionMaps:
 
     def values_of(self, nodes: Sequence[Node], wanted: Mapping[Value, Region]) -> Mapping[Value, Region]:
         """What `value_regions` says, remembered for as many questions as plans that differ a little ask."""
-        key = (*nodes, *wanted.items())
-        found = self._values.get(key)
-        if found is None:
-            found = value_regions(nodes, wanted, self)
-            if self._num_values + len(found) > _MOST_VALUES:
-                self._values.clear()
-                self._num_values = 0
-            self._values[key] = found
-            self._num_values += len(found)
-        return found
+        return self.known((*nodes, *wanted.items()), lambda: value_regions(nodes, wanted, self), len)
+
+    def known(self, key: Hashable, make: Callable[[], T], num_regions: Callable[[T], int]) -> T:
+        """What follows from regions of nodes, of which its key says all: made when first asked for, and
+        remembered as long as all of these hold few regions."""
+        if key not in self._known:
+            found = make()
+            if self._num_known + num_regions(found) > _MOST_VALUES:
+                self._known.clear()
+                self._num_known = 0
+            self._known[key] = found
+            self._num_known += num_regions(found)
+        known: T = self._known[key]  # type: ignore[assignment]  # a key names the kind of its fact
+        return known
 
     def macs_of(self, node: Node) -> int:
         """Multiply-accumulates of a node, counted once."""

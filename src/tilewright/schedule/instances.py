@@ -191,9 +191,15 @@ class _Builder:
 
     def _chain(self, subgraph: Subgraph, split: Split, number: int) -> tuple[ChainInstance, ...]:
         """The instances of a chain that keep rows for each other."""
-        layers = self.partition.layers_of(subgraph)
-        slices = chain_slices(outputs_of(subgraph), split, number)
-        return RowChain(layers, slices, self.regions).instances
+        layers, outputs = self.partition.layers_of(subgraph), outputs_of(subgraph)
+
+        def instances() -> tuple[ChainInstance, ...]:
+            return RowChain(layers, chain_slices(outputs, split, number), self.regions).instances
+
+        # Other partitions have the same layers in the same slices again and again.
+        parts = tuple((x.nodes, x.inputs, x.outputs) for x in layers)
+        same = ("chain", parts, tuple(outputs), split.cuts, split.chain_length, number)
+        return self.maps.known(same, instances, lambda found: sum(len(i.inputs) + len(i.runs) for i in found))
 
     def _wait_for_rows(self, rows: Sequence[ChainInstance], nodes: Sequence[int]) -> None:
         """The last of these nodes of a chain runs after those before it: that keeps rows, and the nearest."""

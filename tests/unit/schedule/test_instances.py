@@ -12,6 +12,7 @@ from tests.support.graphs import GraphBuilder
 from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.partition import Partition, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
 from tilewright.partition.split import WHOLE, Split
@@ -248,3 +249,33 @@ def test_damaged_bindings_are_found() -> None:
     assert {v.rule for v in check_bindings(graph, too_many)} >= {"binding"}
     misplaced = type(bindings)(4, bindings.bindings, (Scope.LOCAL,) * 4, bindings.wanted)
     assert {v.rule for v in check_bindings(graph, misplaced)} == {"scope"}
+
+
+def test_chains_of_rows_are_those_of_a_graph_of_which_nothing_is_known() -> None:
+    b = GraphBuilder()
+    x = b.input(1, 4, 24, 24)
+    for _ in range(4):
+        x = b.conv(x, 4)
+    graph, maps = b.finish(x), RegionMaps()
+    for factor in (3, 4, 3):  # what another plan asked before changes nothing
+        partition = one_subgraph(graph)
+        (split,) = splits = (Split(2, factor, keeps_rows=True),)
+        known, alone = (instance_graph(partition, splits, m) for m in (maps, RegionMaps()))
+        assert len(known.nodes) == split.num_instances
+        for mine, expected in zip(known.nodes, alone.nodes, strict=True):
+            assert mine.inputs == expected.inputs
+            assert mine.rows is not None
+            assert expected.rows is not None
+            assert mine.rows.kept == expected.rows.kept
+            assert [(r.made, r.read) for r in mine.rows.runs] == [
+                (r.made, r.read) for r in expected.rows.runs
+            ]
+        assert known.waits == alone.waits
+        assert check_instances(known) == ()
+
+
+def one_subgraph(graph: Graph) -> Partition:
+    """All nodes in one subgraph."""
+    return build_partition(
+        PartitionProblem(graph), [graph.nodes], lambda *_: Reason.CLUSTER, Provenance("whole")
+    )

@@ -7,7 +7,7 @@ energy says the machine.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import gcd, prod
@@ -42,6 +42,9 @@ from tilewright.targets.npu.rates import Rate, Rates
 
 _MOST_WORDS = 8  # in which a unit computes an integer that no type of it holds
 _AS_GOOD = 1.1  # times the cycles: a mapping that whole tiles slow down by no more is kept
+_MOST_LEAST = 1 << 15  # bounds of parts of results that are remembered
+
+_NodeKey = tuple[int, int, DType]
 
 
 Summed = tuple[tuple[str, int, int], ...]
@@ -86,8 +89,9 @@ class Works:
         self.clock_hz = machine.clock_hz
         self.rates = Rates(machine, types)
         # By description, which copies of a node share and which is kept here so that no other takes its name.
-        self._tasks: dict[tuple[int, int, DType], tuple[_Task, Description]] = {}
-        self._busy: dict[tuple[int, int, DType], float] = {}
+        self._tasks: dict[_NodeKey, tuple[_Task, Description]] = {}
+        self._busy: dict[_NodeKey, float] = {}
+        self._least: dict[Hashable, tuple[UnitWork, ...]] = {}
         self._mapper = product_mapper(machine, mapped_by)
         self._products: dict[tuple[object, ...], NodeProducts | None] = {}
 
@@ -253,7 +257,7 @@ class Works:
     ) -> Iterator[tuple[Node, tuple[UnitWork, ...]]]:
         """The same node by node, without those that results do not need."""
         wanted = {value: full_region(value.shape) for value in outputs}
-        regions = value_regions(nodes, wanted, maps)
+        regions = maps.values_of(nodes, wanted)
         for node in nodes:
             region = regions.get(node.output)
             if region is not None:
@@ -266,6 +270,14 @@ class Works:
         `in_blocks`: where the machine has blocks of threads, sums of products are computed in these, as those
         of kernels that are launched separately are.
         """
+        key = (*self._key(node), extents(region), in_blocks)
+        if key not in self._least:
+            if len(self._least) >= _MOST_LEAST:
+                self._least.clear()
+            self._least[key] = self._at_least(node, region, in_blocks)
+        return self._least[key]
+
+    def _at_least(self, node: Node, region: Region, in_blocks: bool) -> tuple[UnitWork, ...]:
         works = self.of(node, region, None)
         if not works or self._task(node).work not in MULTIPLYING:
             return works
@@ -278,7 +290,7 @@ class Works:
         task = self._task(node)
         if task.work not in MULTIPLYING:
             return 1.0
-        key = id(describe(node)), node.outputs.index(node.output), node.output.dtype  # as of `_task`
+        key = self._key(node)
         if key not in self._busy:
             rate = self.rates.of(task.work, task.dtypes, node)
             element_bytes = self.types.stored(task.dtypes[0]).size_bytes
@@ -445,14 +457,18 @@ class Works:
         return tile[2] if len(tile) > 2 else None
 
     def _task(self, node: Node) -> _Task:
-        description = describe(node)
-        key = id(description), node.outputs.index(node.output), node.output.dtype
+        key = self._key(node)
         if key not in self._tasks:
             work = work_of(node, self.types)
             rest = rest_of(node) if work in MULTIPLYING else None
             task = _Task(work, dtypes_of(node), macs(node), shape_of(node), rest)
-            self._tasks[key] = task, description
+            self._tasks[key] = task, describe(node)
         return self._tasks[key][0]
+
+    @staticmethod
+    def _key(node: Node) -> _NodeKey:
+        """What a node has in common with its copies."""
+        return id(describe(node)), node.outputs.index(node.output), node.output.dtype
 
     def _plain(self, rate: Rate, ops: float, cores: float) -> UnitWork:
         cycles = ops / (rate.of_core * cores)
