@@ -79,7 +79,7 @@ class DType(Enum):
         )
 
     def __str__(self) -> str:
-        return self.name.lower()
+        return self._name_.lower()
 
 
 @functools.cache

@@ -187,7 +187,7 @@ class Node:
 
     def results(self) -> Iterator[Value]:
         """Every value this node produces."""
-        yield from (v for v in self.outputs if v is not None)
+        return (v for v in self.outputs if v is not None)
 
     def input(self, index: int) -> Value | None:
         """The `index`-th input, or None where it is omitted or beyond the end."""

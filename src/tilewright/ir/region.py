@@ -43,7 +43,12 @@ def volume(region: Region) -> int:
     >>> volume(((1, 3), (0, 4)))
     8
     """
-    return prod(max(0, stop - start) for start, stop in region)
+    elements = 1
+    for start, stop in region:
+        if stop <= start:
+            return 0
+        elements *= stop - start
+    return elements
 
 
 def hull(first: Region, *others: Region) -> Region:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from tilewright.ir.region import Interval, Region, full_region, volume
+from tilewright.ir.region import Interval, Region, volume
 from tilewright.mapping.chains.plan import ChainPlan
 from tilewright.records import dataclass
 
@@ -119,7 +119,7 @@ def instance_region(shape: tuple[int, ...], split: Split, index: int) -> Region:
     >>> instance_region((4, 6), Split(0, 4, Split(1, 2)), 5)
     ((2, 3), (3, 6))
     """
-    region = list(full_region(shape))
+    region = [(0, extent) for extent in shape]
     num_left = split.num_instances
     for dim, factor in split.cuts:
         num_left //= factor

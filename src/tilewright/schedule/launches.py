@@ -34,18 +34,18 @@ def launches_of(schedule: Schedule, graph: InstanceGraph) -> tuple[Launch, ...]:
     Instances of a subgraph that directly follow each other are one kernel.
     """
     places = {Instance(n.subgraph_id, n.index): n.id for n in graph.nodes if n.kind is Kind.INSTANCE}
-    launches: list[Launch] = []
+    launches: list[tuple[Launch, list[int]]] = []
     for instance, launch in _launched(schedule):
         place = places[instance]
         collects = (p for p in graph.predecessors(place) if graph.nodes[p].kind is not Kind.INSTANCE)
         nodes = (*collects, place)
-        last = launches[-1] if launches else None
+        last, before = launches[-1] if launches else (None, [])
         follows = last is not None and _follows(launch, last) and not launch.sections
-        if last is not None and follows and graph.nodes[last.nodes[-1]].subgraph_id == instance.subgraph_id:
-            launches[-1] = replace(last, nodes=(*last.nodes, *nodes))
+        if follows and graph.nodes[before[-1]].subgraph_id == instance.subgraph_id:
+            before += nodes
         else:
-            launches.append(replace(launch, nodes=nodes))
-    return tuple(launches)
+            launches.append((launch, [*nodes]))
+    return tuple(replace(launch, nodes=tuple(nodes)) for launch, nodes in launches)
 
 
 def _follows(launch: Launch, last: Launch) -> bool:
@@ -59,7 +59,8 @@ def _launched(schedule: Schedule) -> Iterator[tuple[Instance, Launch]]:
     for number, stage in enumerate(schedule.stages):
         for place, group in enumerate(stage.groups):
             launch = Launch(number, place, (), group.num_cores, is_alone=len(stage.groups) == 1)
-            yield from ((instance, replace(launch, sections=lanes)) for instance, lanes in group.sections())
+            for instance, lanes in group.sections():
+                yield instance, replace(launch, sections=lanes) if lanes else launch
 
 
 def most_cores(launches: Sequence[Launch]) -> Mapping[int, int]:

@@ -78,6 +78,7 @@ class StepCores:
 
     def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works, known: KnownSteps) -> None:
         self._plan, self._bindings, self._works, self._known = plan, bindings, works, known
+        self._leading: dict[InstanceStep, tuple[tuple[int, ...], Distribution]] = {}
 
     def of(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Distribution:
         """How what a node of a step makes of these regions is distributed."""
@@ -95,6 +96,13 @@ class StepCores:
         self, step: InstanceStep, regions: Mapping[Value, Region]
     ) -> tuple[tuple[int, ...], Distribution]:
         """Shape of what the operator with the most work makes, and how that is distributed."""
+        if step not in self._leading:
+            self._leading[step] = self._leading_of(step, regions)
+        return self._leading[step]
+
+    def _leading_of(
+        self, step: InstanceStep, regions: Mapping[Value, Region]
+    ) -> tuple[tuple[int, ...], Distribution]:
         most = self._bindings.cores_of(step.node, step.layer)
         made = [(n, regions[v]) for n in step.operators for v in n.results() if v in regions]
         key = ("leading", step.operators, tuple(extents(r) for _, r in made), most)

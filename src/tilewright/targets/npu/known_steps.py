@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 _T = TypeVar("_T")
+_UNKNOWN = object()
 
 
 @dataclass(slots=True)
@@ -20,9 +21,11 @@ class KnownSteps:
 
     def of(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The fact of a key, made when first asked for."""
-        if key not in self._facts:
+        found = self._facts.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = make()
             if len(self._facts) >= self.most:
                 self._facts.clear()
-            self._facts[key] = make()
-        found: _T = self._facts[key]  # type: ignore[assignment]  # a key names the kind of its fact
-        return found
+            self._facts[key] = found
+        known: _T = found  # type: ignore[assignment]  # a key names the kind of its fact
+        return known

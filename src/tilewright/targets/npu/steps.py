@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
@@ -11,7 +11,7 @@ from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.graph_regions import value_regions
+from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.region import Region, full_region, hull, volume
 from tilewright.mapping.chains.chain import chain_of
 from tilewright.mapping.chains.plan import ChainPlan
@@ -84,6 +84,25 @@ def fetches(
     return tuple(_Lowering(plan, bindings, machine, works, residents, tiler, (), known).fetches())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRegions:
+    """The regions of all values of a step, of which `main` is the largest that it makes, and the `shapes` of
+    what its operators make. Steps of the same operators that make the same regions share one: what follows
+    from these is known by it."""
+
+    regions: Mapping[Value, Region]
+    main: Value
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def step_regions(operators: Sequence[Node], made: Mapping[Value, Region], maps: RegionMaps) -> StepRegions:
+    """The regions of operators that make some of some values."""
+    regions = value_regions(operators, made, maps)
+    main = max(made, key=lambda v: volume(made[v]))
+    shapes = (extents(regions[v]) for n in operators for v in n.results() if v in regions)
+    return StepRegions(regions, main, tuple(shapes))
+
+
 class _Lowering:
     def __init__(
         self,
@@ -121,6 +140,7 @@ class _Lowering:
             if plan.graph.partition.converts(v) and works.types.is_converted(v.dtype)
         )
         self.known = known
+        self.regions_of_steps: dict[InstanceStep, StepRegions] = {}
         sizes = plan.graph.partition.element_bytes
         self.sizes = None if sizes is None else tuple(sizes.items())
         self.known_requests: dict[tuple[object, ...], tuple[TileRequest, Tiling | None]] = {}
@@ -141,7 +161,7 @@ class _Lowering:
             for step in self._launched(
                 number,
                 launch,
-                self.launched.most(launch, lambda step: self._regions(step, self._made(step))[0]),
+                self.launched.most(launch, lambda step: self._regions_of(step).regions),
             )
         )
 
@@ -152,21 +172,23 @@ class _Lowering:
                 checkpoint()
                 group = 0 if cores is None else cores.of_nodes[step.node]
                 self.num_cores = self.num_cores if cores is None else cores.groups[group].num_cores
-                regions, exact = self._regions(step, self._made(step))
-                yield from ((group, w) for w, _ in self._weights(step, regions, exact) if w.key is not None)
+                exact = self._regions_of(step)
+                yield from ((group, w) for w, _ in self._weights(step, exact) if w.key is not None)
 
     def _made(self, step: InstanceStep) -> dict[Value, Region]:
         """What a step writes."""
         written = (self.plan.buffers[i] for i in step.writes)
         return {buffer.value: buffer.region for buffer in written}
 
-    def _regions(
-        self, step: InstanceStep, made: Mapping[Value, Region]
-    ) -> tuple[Mapping[Value, Region], Hashable]:
-        """The regions of all values of a step that makes these, and what names all of that."""
-        exact = (self.sizes, step.operators, *made.items())
-        key = ("regions", *exact)
-        return self.known.of(key, lambda: value_regions(step.operators, made, self.graph.maps)), exact
+    def _regions_of(self, step: InstanceStep) -> StepRegions:
+        """The regions of all values of a step."""
+        found = self.regions_of_steps.get(step)
+        if found is None:
+            made = self._made(step)
+            key = ("regions", self.sizes, step.operators, *made.items())
+            found = self.known.of(key, lambda: step_regions(step.operators, made, self.graph.maps))
+            self.regions_of_steps[step] = found
+        return found
 
     def _of_program(self, number: int, step: InstanceStep) -> SimulatedStep:
         """A step of the one program, on the cores of its group if there are groups."""
@@ -228,20 +250,20 @@ class _Lowering:
                 number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number],
                 self.kernel, group=self.group, lane=self.lane,
             )  # fmt: skip
-        regions, exact = self._regions(step, made)
-        main = max(made, key=lambda v: volume(made[v]))
-        parts = self._weights(step, regions, exact)
+        exact = self._regions_of(step)
+        main = exact.main
+        parts = self._weights(step, exact)
         weights = tuple(weight for weight, _ in parts)
         tiled = self.graph.splits[node.subgraph_id].tiling_of(step.layer)
         if tiled is not None:
             return self._tiled_jointly(number, step, tiled, made, weights, loads, stores)
-        self.tilings.append(self._tiling(step, regions, main, parts, loads, stores, exact))
+        self.tilings.append(self._tiling(step, exact, parts, loads, stores))
         waiting = self._waiting(step, main, made, loads)
         return SimulatedStep(
             number, step.operators[0].name, node.kind,
-            (*self._works_of(step, regions, main, exact), *self._conversions(step)), waiting, stores,
+            (*self._works_of(step, exact), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number], self.kernel,
-            () if self.launched is None else self._binding_of(step, main, regions), self.group, self.lane,
+            () if self.launched is None else self._binding_of(step, exact), self.group, self.lane,
             self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
         )  # fmt: skip
 
@@ -294,8 +316,9 @@ class _Lowering:
             multiplied=self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
         )  # fmt: skip
 
-    def _binding_of(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
-        return self.cores.of(step, next(n for n in step.operators if main in n.results()), regions).binding
+    def _binding_of(self, step: InstanceStep, exact: StepRegions) -> Binding:
+        maker = next(n for n in step.operators if exact.main in n.outputs)
+        return self.cores.of(step, maker, exact.regions).binding
 
     def _num_places(self, x: Load | Store) -> int:
         """What is converted lies in the cores as it comes or goes, and beside that as it is kept."""
@@ -315,15 +338,13 @@ class _Lowering:
     def _tiling(
         self,
         step: InstanceStep,
-        regions: Mapping[Value, Region],
-        main: Value,
+        exact: StepRegions,
         weights: Sequence[tuple[Weight, RequestPart]],
         loads: Sequence[Load],
         stores: Sequence[Store],
-        exact: Hashable,
     ) -> Tiling:
-        node = self.graph.nodes[step.node]
-        binding = self._binding_of(step, main, regions)
+        node, main, regions = self.graph.nodes[step.node], exact.main, exact.regions
+        binding = self._binding_of(step, exact)
         held = frozenset[str]() if self.group is None else self.group.held
         residents = self.residents
         made: StepParts | None = None
@@ -354,7 +375,7 @@ class _Lowering:
         if key not in self.known_requests:
             pools = self.requests.local_bytes, self.requests.shared_bytes
             read_there = tuple((read.value, read.region) for read in step.reads)
-            every = ("request", exact, main, binding, moved, read_there, pools, axis)
+            every = ("request", exact, binding, moved, read_there, pools, axis)
             request = self.known.of(every, lambda: replace(self.requests.plain(parts()), axis=axis))
             self.known_requests[key] = request, self.tiler.once(request)
         request, once = self.known_requests[key]
@@ -413,24 +434,21 @@ class _Lowering:
         is_local, is_main = x.scope is Scope.LOCAL, x.scope is Scope.MAIN
         return RequestPart(value, region, x.size_bytes, is_local, is_main, num_places=self._num_places(x))
 
-    def _works_of(
-        self, step: InstanceStep, regions: Mapping[Value, Region], main: Value, exact: Hashable
-    ) -> tuple[UnitWork, ...]:
-        node = self.graph.nodes[step.node]
+    def _works_of(self, step: InstanceStep, exact: StepRegions) -> tuple[UnitWork, ...]:
+        node, regions = self.graph.nodes[step.node], exact.regions
         own = self.bindings.bindings[step.node] if any(v in node.outputs for v in regions) else None
-        shapes = tuple(extents(regions[v]) for n in step.operators for v in n.results() if v in regions)
         num_cores, most = self._cores_of_step, self.bindings.cores_of(step.node, step.layer)
         is_whole = self.tilings[-1].is_mapped
-        key = (node.subgraph_id, step.layer, shapes, own, most, num_cores, is_whole)
+        key = (node.subgraph_id, step.layer, exact.shapes, own, most, num_cores, is_whole)
         found = self.known_works.get(key)
         if found is None:
 
             def works() -> tuple[UnitWork, ...]:
                 if self.works.only_moves(step.operators):
-                    return (self._movement(step, main, num_cores),)
+                    return (self._movement(step, exact.main, num_cores),)
                 return tuple(work for n in step.operators for work in self._work(step, n, regions))
 
-            found = self.known.of(("works", exact, main, self._spread(step), num_cores, is_whole), works)
+            found = self.known.of(("works", exact, self._spread(step), num_cores, is_whole), works)
             self.known_works[key] = found
         return found
 
@@ -556,12 +574,10 @@ class _Lowering:
         columns = frozenset() if shape is None else shape.columns
         return max(1, prod(b for axis, b in enumerate(binding) if axis not in columns))
 
-    def _weights(
-        self, step: InstanceStep, regions: Mapping[Value, Region], exact: Hashable
-    ) -> list[tuple[Weight, RequestPart]]:
+    def _weights(self, step: InstanceStep, exact: StepRegions) -> list[tuple[Weight, RequestPart]]:
         """The constants that a step needs; two operators that read the same part of one share it."""
         key = ("weights", exact, self._spread(step))
-        return self.known.of(key, lambda: self._new_weights(step, regions))
+        return self.known.of(key, lambda: self._new_weights(step, exact.regions))
 
     def _spread(self, step: InstanceStep) -> Hashable:
         """What, beside the regions that it makes, the distribution of a step over cores follows from."""

@@ -25,9 +25,11 @@ from tilewright.schedule.binding import bind
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import Kind, instance_graph
 from tilewright.schedule.orders import breadth_first
+from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.simulated_step import Load, SimulatedStep
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.tiles import Tiling
+from tilewright.targets.npu.work import Works
 
 MACHINE = load_preset("stcp920")
 
@@ -177,3 +179,22 @@ def test_tiles_wait_for_all_that_they_read(seed: int) -> None:
     wrong, count = num_tiles_that_wait_for_less_than_they_read(plan, steps)
     assert wrong == 0
     assert count > 0
+
+
+@pytest.mark.parametrize("most", [3, 1000])
+def test_steps_are_the_same_whatever_is_known_of_other_plans(most: int) -> None:
+    graph = integer_network(5)
+    partition = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
+    assert isinstance(partition, Partition)
+    types, works, known = element_types(MACHINE), Works(MACHINE, element_types(MACHINE)), KnownSteps(most)
+    for parts in (1, 2, 3, 2):
+        splits = [Split(0, min(parts, s.outputs[0].shape[0])) for s in partition.subgraphs]
+        instances = instance_graph(partition, splits)
+        order = breadth_first(demand_of(instances))
+        bindings = bind(instances, order, 1)
+        plan = place(instances, order, bindings, MACHINE)
+        found = lower(plan, bindings, MACHINE, types, works=works, known=known)
+        for mine, alone in zip(found, lower(plan, bindings, MACHINE, types), strict=True):
+            assert [(w.unit, w.seconds) for w in mine.works] == [(w.unit, w.seconds) for w in alone.works]
+            assert (mine.loads, mine.stores, mine.weights) == (alone.loads, alone.stores, alone.weights)
+            assert (mine.tiling, mine.binding, mine.after) == (alone.tiling, alone.binding, alone.after)
