@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.imports import statements
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tests", "benchmarks", "docs", "examples", "requirements")
@@ -27,18 +28,23 @@ BLOCK_NAME = re.compile(r"^( *```\w+) \S+$", re.MULTILINE)
 def prose(path: Path) -> Iterator[str]:
     """Comments and docstrings of a source file."""
     text = path.read_text()
-    if not any(pattern.search(text) for pattern in (FILE, FOLDER, MODULE)):
+    if not _may_cite(text):
         return
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string
-    for node in ast.walk(ast.parse(text)):
+    if any(_may_cite(line.partition("#")[2]) for line in text.splitlines()):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
+    for node in statements(ast.parse(text)):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
         ):
             yield node.value.value
+
+
+def _may_cite(text: str) -> bool:
+    return any(pattern.search(text) for pattern in (FILE, FOLDER, MODULE))
 
 
 def missing(path: Path, text: str, names: frozenset[str]) -> Iterator[str]:
