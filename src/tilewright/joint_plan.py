@@ -27,9 +27,9 @@ from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.joint_blocks import Blocks, has_many_nodes, is_large, is_open, joined, plan_with_frozen
 from tilewright.mapping.sweep.answered import TaskSettings
-from tilewright.planner import LEAST_S, LEFT_OPEN, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
+from tilewright.planner import LEAST_S, LEFT_OPEN, OF_FIRST, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Spec
-from tilewright.planning.grid import NUM_FAST, of_pairs, of_papers
+from tilewright.planning.grid import of_fast, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe
 from tilewright.program import Program
 from tilewright.progress import ending_with
@@ -41,10 +41,10 @@ from tilewright.targets.base import Backend
 
 _NUM_MERGED, _NUM_AGAIN = 3, 8
 """Graphs that merging made of which plans are made, too, and recipes that are tried on each graph."""
+_NUM_NEAREST, _NUM_PAIRS = 7, 2
+"""Recipes of the portfolio, and promising pairs of methods, of one partition, that come before searches."""
 _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
-_OF_FIRST = 1.5
-"""Times that the first plan took, for another one."""
 _MUCH = 0.1
 """The share of a plan's cost that sums in parts save, from which on their graph comes first."""
 _SHARE_OF_TRIALS = 0.5
@@ -100,9 +100,9 @@ def joint_plan(
     return answer if planner is asked else without_searches(answer, best), backend
 
 
-def _fastest(planner: Planner, count: int = NUM_FAST) -> Iterator[Recipe]:
-    """What the papers propose that are planned fastest."""
-    return itertools.islice(of_papers(planner.backend.default_recipe.memory), count)
+def _fastest(planner: Planner) -> Iterator[Recipe]:
+    """What is planned fastest, in the target's places."""
+    return of_fast(planner.backend.default_recipe.memory)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +130,6 @@ class _Graphs:
             yield self.plan_first, 0.95 if is_large(planner) else 0.5
         if not options.only:
             yield self.best.try_fastest, 0.8
-            yield from self.best.first_steps()
         if not (gains or is_large(planner)):
             yield self.plan_first, 0.5
         if not options.only:
@@ -152,7 +151,7 @@ class _Graphs:
         for step, share in self.steps():
             left_s = meter.left_s
             if left_s is not None and left_s > 0:
-                share = max(share, min(_OF_FIRST * self.plain.planner.first_s / left_s, 1.0))
+                share = max(share, min(OF_FIRST * self.plain.planner.first_s / left_s, 1.0))
             with meter.ending_early(), meter.share(share):
                 step(meter)
 
@@ -173,7 +172,7 @@ class _Graphs:
             if has_many_nodes(other):
                 self._add(split, other, joined(other, None, meter), (), meter)
                 return
-            self._add(split, other, None, recipes[:1] or tuple(_fastest(other, 1)), meter)
+            self._add(split, other, None, recipes[:1] or tuple(_fastest(other))[:1], meter)
             one = self.found[-1]
         one.best = joined(one.planner, one.best, meter) or one.best
 
@@ -236,21 +235,16 @@ class _Found:
             self._blocks = Blocks(self.planner, self.prices, self.planner.backend.default_recipe.memory)
         return self._blocks
 
-    def first_steps(self) -> Iterator[Step]:
-        """What is tried on the graph that is the best at first. On several cores slices and lanes gain more
-        than small blocks of a proof, and are known to it then."""
-        if self.planner.backend.limits.num_cores == 1:
-            yield self.prove_small, 0.6
-        if self._is_varied:
-            yield self.try_nearest, 0.3
-            yield self.search_kernels, 0.1
-
     def steps(self) -> Iterator[Step]:
         """What is tried on the graph that is the best of all then. Joint tilings are of whole kernels, as
         methods cut them, so that these come before blocks near the best plan even where slices are best."""
-        is_varied = self._is_varied
+        is_varied, is_serial = self._is_varied, self.planner.backend.limits.num_cores == 1
+        if is_varied and not is_serial:  # where slices fill cores
+            yield self.try_nearest, 0.4
+        yield self.try_best_pairs, 0.7
+        if is_varied or is_serial:
+            yield self.prove_small, 0.5 if is_serial else 0.3
         if is_varied:
-            yield self.prove_small, 0.3
             yield self.search_kernels, 0.4
         else:
             yield self.try_methods, 0.6
@@ -271,13 +265,32 @@ class _Found:
             self.best = self.blocks.of_small(self.best, meter)
 
     def try_nearest(self, meter: Meter) -> None:
-        """Try recipes that vary the best one."""
+        """Try recipes that vary the best one in what gains most often, slices, kept rows and the share of the
+        capacity, in one order each; then other orders of the best partition."""
         recipes = (recipe for recipe in self._portfolio() if recipe.partition != PLAIN_RECIPE.partition)
-        self.best = self.planner.tried(recipes, self.best, meter)
+        others: list[Recipe] = []
+
+        def one_of_each() -> Iterator[Recipe]:
+            known = set[str]()
+            for recipe in itertools.islice(recipes, _NUM_NEAREST):
+                if recipe.partition in known:
+                    others.append(recipe)
+                else:
+                    known.add(recipe.partition)
+                    yield recipe
+
+        self.best = self.planner.tried(one_of_each(), self.best, meter)
+        partition = self.best.recipe.partition
+        self.best = self.planner.tried((r for r in others if r.partition == partition), self.best, meter)
 
     def try_fastest(self, meter: Meter) -> None:
         """Try what is planned fastest."""
         self.best = self.planner.tried(_fastest(self.planner), self.best, meter)
+
+    def try_best_pairs(self, meter: Meter) -> None:
+        """Try what is the best of all recipes most often, and takes longer than others."""
+        memory = self.planner.backend.default_recipe.memory
+        self.best = self.planner.tried(itertools.islice(of_pairs(memory), _NUM_PAIRS), self.best, meter)
 
     def try_methods(self, meter: Meter) -> None:
         """Try papers, pairs of their methods, and the portfolio."""
@@ -316,7 +329,8 @@ class _Found:
         stages = self.best.plan.schedule.stages
         is_serial = all(len(s.groups) == 1 and not any(s.groups[0].inside) for s in stages)
         is_limited = left_s is not None or budget.max_evaluations != UNLIMITED
-        if meter.is_over or not (is_serial and is_limited):
+        is_short = left_s is not None and left_s < self.planner.first_s
+        if meter.is_over or is_short or not (is_serial and is_limited):
             return
         num_trials = UNLIMITED
         if budget.max_evaluations != UNLIMITED:

@@ -53,7 +53,9 @@ LEAST_S = 0.001
 """Of a budget that is used up."""
 SHARE_BESIDE, _SHARE_BEFORE, _SHARE_OF_PARTITION = 0.15, 0.4, 0.5
 """Of the time that is left: for a schedule that is only compared, for one that was asked for where kernels
-are measured then, and for a partition of a joint plan of launched kernels."""
+are measured then, and at least for a partition of a joint plan of launched kernels."""
+OF_FIRST = 1.5
+"""Times that the first plan took, for another one."""
 
 
 class Planner:
@@ -297,15 +299,24 @@ class Planner:
 
     def schedule(self, partition: Partition, recipe: Recipe, share: float | None = None) -> Schedule:
         """A partition in order, within a share of the time that is left."""
-        problem = self.schedule_problem(partition, recipe)
+        problem = self.schedule_problem(partition, recipe, only_better=self.only_better or self._is_hurried)
         with self.search_time.running(), SCHEDULERS.using(recipe.schedule) as scheduler:
             solution = scheduler.solve(problem, self._schedule_budget(share))
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
         return SCHEDULERS.verified(recipe.schedule, solution, Schedule, lambda s: check_schedule(problem, s))
 
-    def schedule_problem(self, partition: Partition, recipe: Recipe) -> ScheduleProblem:
-        """What schedulers are asked about a partition."""
+    @property
+    def _is_hurried(self) -> bool:
+        """Whether a joint plan of launched kernels has limited time: what is seen to take longer than a plan
+        before is not simulated then, as it takes time from what may take less."""
+        is_joint = self.options.plan == "joint" and self.backend.launched_parts is not None
+        return is_joint and self.portfolio is not None and self.portfolio.left_s is not None
+
+    def schedule_problem(
+        self, partition: Partition, recipe: Recipe, *, only_better: bool | None = None
+    ) -> ScheduleProblem:
+        """What schedulers are asked about a partition; `only_better` if not as the planner's."""
         return ScheduleProblem(
             partition,
             machine=self.target.machine,
@@ -313,7 +324,9 @@ class Planner:
             objective=self.options.objective,
             limits=self.backend.limits,
             seed=self.options.seed,
-            price=self.backend.price(recipe, only_better=self.only_better),
+            price=self.backend.price(
+                recipe, only_better=self.only_better if only_better is None else only_better
+            ),
             allows_slices=self.target.runs_slices,
             allows_lanes=self.backend.runs_lanes,
             maps=self.backend.partition_problem.analysis.maps,
@@ -324,14 +337,14 @@ class Planner:
         )
 
     def _partition_budget(self) -> Budget:
-        """What one partitioner may spend: of a joint plan within limited time no more than half of what is
-        left, so that what it has by then is scheduled."""
+        """What one partitioner may spend: of a joint plan within limited time so much that what it has by
+        then is scheduled."""
         budget = self.options.search_budget
-        is_joint = self.options.plan == "joint" and self.backend.launched_parts is not None
-        left_s = self.portfolio.left_s if is_joint and self.portfolio is not None else None
+        left_s = self.portfolio.left_s if self._is_hurried and self.portfolio is not None else None
         if left_s is None:
             return budget
-        return replace(budget, deadline_s=max(_SHARE_OF_PARTITION * left_s, LEAST_S))
+        own_s = max(_SHARE_OF_PARTITION * left_s, left_s - OF_FIRST * self.first_s)
+        return replace(budget, deadline_s=max(own_s, LEAST_S))
 
     def _schedule_budget(self, share: float | None) -> Budget:
         """What one scheduler may spend: where measurements choose kernels, it leaves time for them; where

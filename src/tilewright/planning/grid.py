@@ -22,9 +22,13 @@ PAPERS: Sequence[tuple[str, str, str]] = (
     ("pcgc", "virtual-units", ""),
     ("layerwise", "ios", ""),
 )
-"""Partitioner, scheduler and execution of each paper whose method is here; what is planned fastest first."""
-NUM_FAST = 2
-"""How many of them take about as long as layers one by one."""
+"""Partitioner, scheduler and execution of each paper whose method is here."""
+FAST: Sequence[tuple[str, str]] = (
+    ("ago", "sequential"),
+    ("graphturbo{alpha=1.25}", "depth-first{split=false}"),
+)
+"""What takes about as long as layers one by one to plan: of GraphTurbo whole subgraphs, grouped for a little
+more than the buffers hold. Slices are many more instances, and PCGC's cheapest plan is often one of these."""
 PROMISING: Sequence[tuple[str, str]] = (
     ("pcgc", "ios"),
     ("pcgc", "virtual-units"),
@@ -41,6 +45,11 @@ PROMISING: Sequence[tuple[str, str]] = (
 def of_papers(memory: str) -> Iterator[Recipe]:
     """The recipe of each paper."""
     return (Recipe(partition, schedule, memory, execution) for partition, schedule, execution in PAPERS)
+
+
+def of_fast(memory: str) -> Iterator[Recipe]:
+    """What is planned fastest."""
+    return (Recipe(partition, schedule, memory) for partition, schedule in FAST)
 
 
 def of_pairs(memory: str) -> Iterator[Recipe]:
