@@ -1,9 +1,9 @@
 """Joint plans on machines that launch kernels one by one: what is tried, in which order and for how long.
 
-`begun`, `_Graphs.steps`, `_Found.first_steps` and `_Found.steps` are the order. Each step has a share of the
-time that is left when it begins, and what it does not need is for the next ones. What is planned are the
-graph as it is, with sums of products in parts, and with siblings merged; the blocks of all plans of one of
-them are combined in `joint_blocks.py`.
+`begun`, `_Graphs.steps` and `_Found.steps` are the order. Each step has a share of the time that is left when
+it begins, and what it does not need is for the next ones. What is planned are the graph as it is, with sums
+of products in parts, and with siblings merged; the blocks of all plans of one of them are combined in
+`joint_blocks.py`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tests.support.graphs import GraphBuilder
 from tilewright import comparison, joint_blocks, joint_plan
 from tilewright.comparison import best_plan
 from tilewright.compiler import plan_optimised
-from tilewright.errors import InfeasibleMapping, InternalError, UsageError
+from tilewright.errors import InfeasibleMapping, InternalError, Outclassed, UsageError
 from tilewright.ir.graph import Graph, Value
 from tilewright.joint.base import bits
 from tilewright.joint.launched import splitting
@@ -33,13 +33,14 @@ from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.planner import LEFT_OPEN, Planner, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Budget, Provenance, Status
+from tilewright.planning.grid import FAST
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, SearchEnded, checkpoint, interrupt_search, require_compiling
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
-from tilewright.schedule.base import build_schedule
+from tilewright.schedule.base import build_schedule, single
 from tilewright.schedule.space import SAME_SUMS
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
@@ -456,6 +457,75 @@ def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
     assert first_difference(compare_values(code, Tolerance())) is None
 
 
+def wide_chain(num_layers: int = 3) -> Graph:
+    """Convolutions whose results are far larger than their weights: what passes main memory decides."""
+    b = GraphBuilder()
+    y = b.input(1, 32, 112, 112)
+    for _ in range(num_layers):
+        weight = b.constant(32, 32, 1, 1, value=0.01)
+        y = b.op("Relu", b.op("Conv", y, weight, b.constant(32), shape=(1, 32, 112, 112)))
+    return b.finish(y)
+
+
+def test_pcgc_comes_after_what_is_planned_fastest_and_before_any_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, num_clocked = planner_of(wide_chain(), "a310"), itertools.count()
+    planner.options = replace(planner.options, plan="joint")
+    tried: list[str] = []
+    plan, of_small = Planner.program, joint_blocks.Blocks.of_small
+
+    def program(self: Planner, recipe: Recipe) -> Program:
+        tried.append(f"{recipe.partition}, {recipe.schedule}")
+        return plan(self, recipe)
+
+    def searched(*asked: Any) -> Any:
+        tried.append("search")
+        return of_small(*asked)
+
+    def improved(planner: Planner, best: Any, *_: Any) -> Any:
+        tried.append("search")
+        return best
+
+    monkeypatch.setattr(Planner, "program", program)
+    monkeypatch.setattr(joint_blocks.Blocks, "of_small", searched)
+    monkeypatch.setattr(joint_plan, "improved", improved)
+    meter = Budget(UNLIMITED, deadline_s=10_000.0).start(num_clocked.__next__)
+    joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, meter))
+    fast = [f"{partition}, {schedule}" for partition, schedule in FAST]
+    assert tried[: 1 + len(fast)] == ["layerwise, sequential", *fast]
+    assert tried.index("pcgc, ios") < tried.index("search")
+
+
+def test_what_is_seen_to_take_longer_is_not_simulated_where_time_is_limited() -> None:
+    layers = Recipe(PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule, "longest-liveness")
+    for budget in (Budget(1000), Budget(UNLIMITED, deadline_s=1e6)):
+        planner = planner_of(wide_chain(), "a310")
+        planner.options = replace(planner.options, plan="joint")
+        planner.begin(budget)
+        fused = planner.program(planner.backend.default_recipe)
+        if budget.deadline_s is None:
+            whole_ns = cost_of(planner.program(layers))
+        else:
+            with pytest.raises(Outclassed):
+                planner.program(layers)
+            # A plan of given blocks is priced all the same.
+            partition = planner.partition(layers.partition)
+            stages = [single(subgraph.id) for subgraph in partition.subgraphs]
+            given = planner.of_stages(partition, stages, layers)
+            assert cost_of(given) == whole_ns
+        assert cost_of(fused) < whole_ns
+
+
+def test_a_partition_of_limited_time_leaves_what_a_schedule_takes() -> None:
+    planner = planner_of(wide_chain(), "a310")
+    planner.options = replace(planner.options, plan="joint")
+    planner.begin(Budget(UNLIMITED, deadline_s=100.0).start(lambda: 0.0))
+    for first_s, own_s in ((2.0, 97.0), (50.0, 50.0)):
+        planner.first_s = first_s
+        assert planner._partition_budget().deadline_s == own_s
+
+
 def test_sums_in_parts_are_found_once_and_come_first_where_they_gain_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -481,7 +551,7 @@ def test_sums_in_parts_are_found_once_and_come_first_where_they_gain_much(
     found, backend = joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, meter))
     assert found.plan.recipe.splits_sums
     assert num_split == 1
-    first = [(True, "layerwise"), (False, "ago"), (False, "graphturbo")]
+    first = [(True, "layerwise"), (False, "ago"), (False, "graphturbo{alpha=1.25}")]
     assert list(dict.fromkeys(planned))[:3] == first
     code = backend.generate(found.plan)
     assert isinstance(code, SimulatedCode)
