@@ -169,7 +169,7 @@ def of_scopes(planned: SimulatedPlan) -> Iterator[tuple[str, Check]]:
 
 
 def of_run(planned: SimulatedPlan, machine: Machine) -> Iterator[tuple[str, Check]]:
-    found = planned.simulation
+    found = replace(planned.simulation, runs=tuple(planned.simulation.runs))
 
     def check(make: Callable[[], Simulation]) -> Iterable[Violation]:
         return check_run(replace(planned, simulation=make()), machine)
