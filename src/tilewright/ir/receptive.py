@@ -261,6 +261,7 @@ def _there_in_time(sets: Sets) -> Sets:
     places = np.arange(sets.shape[1])
     found = np.zeros_like(sets)
     for i in range(len(sets)):
+        checkpoint()
         begin = first[: i + 1, None]
         parts = np.arange(i + 1, 0, -1)[:, None]
         length = parts + np.arange(len(sets) - i)

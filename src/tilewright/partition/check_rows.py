@@ -63,13 +63,15 @@ def _forwards(
     there: Regions = {}
     ragged: set[Value] = set()
     links: list[Link] = []
+    left = [leaving(layer, everything) for layer in layers]
+    made = [{v for n in layer for v in n.results()} for layer in layers]
     for outputs in slices:
         link = Link({}, [{} for _ in layers])
         wanted: Regions = dict(outputs)
         for number in reversed(range(len(layers))):
             layer = layers[number]
             needed: Regions = {}
-            for value in leaving(layer, outputs):
+            for value in left[number]:
                 if value not in wanted:
                     continue
                 missing: Region | None = wanted[value]
@@ -82,16 +84,15 @@ def _forwards(
                 if missing is not None:
                     needed[value] = missing
             touched = needs(layer, needed)
-            own = {v for n in layer for v in n.results()}
+            own = made[number]
             link.made.update({v: r for v, r in touched.items() if v in own})
             link.read[number] = {v: r for v, r in touched.items() if v not in own}
             for value, region in link.read[number].items():
                 wanted[value] = hull(wanted[value], region) if value in wanted else region
-        for layer in layers:
-            for value in leaving(layer, outputs):
-                if value in link.made:
-                    known = there.get(value, link.made[value])
-                    there[value] = hull(known, link.made[value])
+        for value in (v for of_layer in left for v in of_layer):
+            if value in link.made:
+                known = there.get(value, link.made[value])
+                there[value] = hull(known, link.made[value])
         links.append(link)
     return links, ragged
 

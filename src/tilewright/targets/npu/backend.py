@@ -289,11 +289,13 @@ class NpuBackend(Backend):
 
         is_joint = self.options.plan == "joint" and self.options.objective == "latency"
         is_bounded = is_joint and not self.runs_lanes  # kernels that are launched have bounds of their own
-        most_s = None
+        most_s, whole = None, Budget(UNLIMITED, deadline_s=budget.deadline_s).start()
         if is_bounded and budget.deadline_s is not None:
             most_s = _SHARE_OF_BOUND * budget.deadline_s
             budget = replace(budget, deadline_s=budget.deadline_s - most_s)
         found = improved(judge, best, seeds, make, check, budget, memories, executions, progress)
+        if most_s is not None and whole.left_s is not None:  # the check of what was found may take long
+            most_s = min(most_s, whole.left_s)
         if not is_bounded or (most_s is not None and most_s < _LEAST_OF_BOUND_S):
             return found
         meter = Budget(UNLIMITED, deadline_s=most_s).start(is_interruptible=True)
