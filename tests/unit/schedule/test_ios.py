@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
 from tests.support.published_stages import (
@@ -31,8 +32,9 @@ from tilewright.planning import UNLIMITED, Budget, Limits, Provenance, Status
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import build_schedule
 from tilewright.schedule.greedy import Greedy
+from tilewright.schedule.ios import transitions
 from tilewright.schedule.ios.beam import beam, one_by_one
-from tilewright.schedule.ios.block import Block, BlockAnswer, Rules, Stop
+from tilewright.schedule.ios.block import Block, BlockAnswer, Rules, Stop, Strategies
 from tilewright.schedule.ios.blocks import Span, blocks
 from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, StageCosts
 from tilewright.schedule.ios.counts import count
@@ -176,6 +178,32 @@ def test_listed_transitions_are_those_of_the_block(grouping: Grouping, r: int, s
     for mask, value in zip(listed.masks.tolist(), listed.values.tolist(), strict=True):
         assert value == pytest.approx(min(way.ns for way in block.ways(mask)))
     assert block.transitions(listed.num_transitions - 1) is None
+
+
+@pytest.mark.parametrize("kinds", ["parallel", "both"])
+def test_transitions_are_listed_in_pieces_of_any_size(
+    kinds: Strategies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = graph_of("ios_inception_v3", "E1")
+    block, _ = block_of(graph, SyntheticCosts(graph), Rules(kinds))
+    at_once = block.transitions(1_000_000)
+    assert at_once is not None
+    looked = 0
+
+    def look() -> None:
+        nonlocal looked
+        looked += 1
+
+    monkeypatch.setattr(transitions, "checkpoint", look)
+    for size in (1, 7):
+        monkeypatch.setattr(transitions, "_AT_ONCE", size)
+        looked = 0
+        in_pieces = block.transitions(1_000_000)
+        assert in_pieces is not None
+        assert looked >= in_pieces.num_transitions / size
+        for name in ("order", "firsts", "targets", "stages", "masks", "values"):
+            assert np.array_equal(getattr(in_pieces, name), getattr(at_once, name))
+        assert block.transitions(at_once.num_transitions - 1) is None
 
 
 def test_pruned_transitions_hold_every_better_path() -> None:

@@ -13,8 +13,10 @@ import numpy as np
 
 from tilewright.arrays import Array
 from tilewright.machine_code import compiled
+from tilewright.progress import checkpoint
 
 _TRANSITIONS_OF_STATE = 32  # of blocks with fewer, mostly wide ones, states take more than their transitions
+_AT_ONCE = 1 << 18  # transitions between two looks at the clock: a quarter of a second, about
 _HASH_FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 over the golden ratio, as a signed word
 
 
@@ -89,8 +91,7 @@ def transitions(
     merge, with their readers and what they take at least. O(transitions).
     """
     number = np.int64
-    listed = _list(
-        everything,
+    asked = (
         np.array(groups.masks, number),
         np.array(groups.reaches, number),
         np.array(groups.chain_ns, float),
@@ -103,9 +104,26 @@ def transitions(
         np.array([least_ns for _, _, least_ns in merges], float),
         max_transitions,
     )
-    is_whole, states, firsts, targets, stages, masks, values = listed
-    if not is_whole:
+    depths = groups.max_groups + 1
+    walk = (
+        np.empty(len(groups.masks), number),
+        np.zeros(depths, number),
+        np.zeros(depths),
+        np.zeros((depths, len(groups.areas_ns[0]))),
+        np.zeros(depths, number),
+    )
+    counts, listed = _first_state(everything)
+    is_over = False
+    while not is_over:
+        checkpoint()
+        is_over, listed = _list(*asked, int(counts[_FOUND]) + _AT_ONCE, counts, *walk, *listed)
+    if counts[_SOURCE] != counts[_STATES] or counts[_FOUND] > max_transitions:
         return None
+    states, _, masks, values, _, firsts, targets, stages = listed
+    num_states, num_stages, num_found = counts[_STATES], counts[_STAGES], counts[_FOUND]
+    states, firsts = states[:num_states], firsts[: num_states + 1]
+    masks, values = masks[:num_stages], values[:num_stages]
+    targets, stages = targets[:num_found], stages[:num_found]
     order = np.argsort(np.bitwise_count(states), kind="stable")
     return Transitions(order, firsts, targets, stages, masks, values, int(order[0]))
 
@@ -135,9 +153,32 @@ def _grown(array: Array, size: int) -> Array:
     return larger
 
 
+_SOURCE, _STATES, _STAGES, _FOUND, _IS_BEGUN, _CANDIDATES, _DEPTH, _MERGE = range(8)
+"""Counts of a list so far: states whose transitions it has, states, stages and transitions; whether the next
+state is begun, with how many groups, how many of them are chosen, and how many merges were looked at."""
+
+
+@compiled
+def _first_state(everything: int) -> tuple[Array, tuple[Array, ...]]:
+    """The counts and arrays of a list that has one state: states, in a table, stages' operators and what
+    they take, in a table; where the transitions of each state begin, and of each transition the state that it
+    leads to and its stage."""
+    states = np.empty(1 << 12, np.int64)
+    states[0] = everything
+    state_table = np.full(1 << 14, -1, np.int64)
+    state_table[_place_of(everything, state_table, states)] = 0
+    masks = np.empty(1 << 12, np.int64)
+    values = np.empty(1 << 12, np.float64)
+    stage_table = np.full(1 << 14, -1, np.int64)
+    firsts = np.zeros((1 << 12) + 1, np.int64)
+    targets = np.empty(1 << 12, np.int32)
+    stages = np.empty(1 << 12, np.int32)
+    counts = np.array([0, 1, 0, 0, 0, 0, 0, 0])
+    return counts, (states, state_table, masks, values, stage_table, firsts, targets, stages)
+
+
 @compiled
 def _list(
-    everything: int,
     groups: Array,
     reaches: Array,
     chain_ns: Array,
@@ -149,45 +190,51 @@ def _list(
     merged_reaches: Array,
     merged_ns: Array,
     max_transitions: int,
-) -> tuple[bool, Array, Array, Array, Array, Array, Array]:
-    """Whether these are all; states as they are reached, where the transitions of each begin, and of each
-    transition the state that it leads to and its stage; of each stage its operators and what they take.
-
-    Ends early with more transitions than are allowed.
-    """
+    enough: int,
+    counts: Array,
+    candidates: Array,
+    chosen: Array,
+    longest: Array,
+    occupied: Array,
+    position: Array,
+    states: Array,
+    state_table: Array,
+    masks: Array,
+    values: Array,
+    stage_table: Array,
+    firsts: Array,
+    targets: Array,
+    stages: Array,
+) -> tuple[bool, tuple[Array, ...]]:
+    """Whether a list ends, as it has all transitions or more than are allowed, and its arrays; states come as
+    they are reached. With `enough` transitions it stops, to be gone on with: `candidates` are the groups of
+    the state that is begun, the others tell by the number of chosen groups which and what they take."""
     num_areas = areas_ns.shape[1]
-    states = np.empty(1 << 12, np.int64)
-    states[0] = everything
-    state_table = np.full(1 << 14, -1, np.int64)
-    state_table[_place_of(everything, state_table, states)] = 0
-    num_states = 1
-    masks = np.empty(1 << 12, np.int64)
-    values = np.empty(1 << 12, np.float64)
-    stage_table = np.full(1 << 14, -1, np.int64)
-    num_stages = 0
-    firsts = np.zeros((1 << 12) + 1, np.int64)
-    targets = np.empty(1 << 12, np.int32)
-    stages = np.empty(1 << 12, np.int32)
-    num_found = 0
-    candidates = np.empty(len(groups), np.int64)
-    chosen = np.zeros(max_groups + 1, np.int64)
-    longest = np.zeros(max_groups + 1, np.float64)
-    occupied = np.zeros((max_groups + 1, num_areas), np.float64)
-    position = np.zeros(max_groups + 1, np.int64)
-    source = 0
-    while source < num_states and num_found <= max_transitions:
-        if num_states > max_transitions // _TRANSITIONS_OF_STATE:
-            break
+    source, num_states = counts[_SOURCE], counts[_STATES]
+    num_stages, num_found = counts[_STAGES], counts[_FOUND]
+    is_begun, num_candidates = counts[_IS_BEGUN], counts[_CANDIDATES]
+    depth, merge = counts[_DEPTH], counts[_MERGE]
+    is_over = False
+    while num_found < enough:
+        if not is_begun:
+            is_over = (
+                source == num_states
+                or num_found > max_transitions
+                or num_states > max_transitions // _TRANSITIONS_OF_STATE
+            )
+            if is_over:
+                break
+            num_candidates = 0
+            for group in range(len(groups)):
+                if reaches[group] & states[source] == groups[group]:
+                    candidates[num_candidates] = group
+                    num_candidates += 1
+            is_begun = 1
+            depth = 0
+            position[0] = 0
+            merge = 0
         state = states[source]
-        num_candidates = 0
-        for group in range(len(groups)):
-            if reaches[group] & state == groups[group]:
-                candidates[num_candidates] = group
-                num_candidates += 1
-        depth = 0
-        position[0] = 0
-        merge = 0
-        while num_found <= max_transitions:
+        while num_found <= max_transitions and num_found < enough:
             if depth >= 0:
                 place = position[depth]
                 if place == num_candidates or depth == max_groups:
@@ -213,6 +260,7 @@ def _list(
                     continue
                 mask, least = merged[merge - 1], merged_ns[merge - 1]
             else:
+                is_begun = 0
                 break
             rest = state ^ mask
             place = _place_of(rest, state_table, states)
@@ -247,17 +295,17 @@ def _list(
             targets[num_found] = target
             stages[num_found] = stage
             num_found += 1
-        source += 1
-        firsts[source] = num_found
-    return (
-        source == num_states and num_found <= max_transitions,
-        states[:num_states],
-        firsts[: num_states + 1],
-        targets[:num_found],
-        stages[:num_found],
-        masks[:num_stages],
-        values[:num_stages],
-    )
+        if num_found > max_transitions:
+            is_over = True
+            break
+        if not is_begun:
+            source += 1
+            firsts[source] = num_found
+    counts[_IS_BEGUN], counts[_CANDIDATES] = is_begun, num_candidates
+    counts[_DEPTH], counts[_MERGE] = depth, merge
+    counts[_SOURCE], counts[_STATES] = source, num_states
+    counts[_STAGES], counts[_FOUND] = num_stages, num_found
+    return is_over, (states, state_table, masks, values, stage_table, firsts, targets, stages)
 
 
 @compiled
