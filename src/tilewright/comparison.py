@@ -126,7 +126,7 @@ def _best_of_all(planner: Planner, first: Best[Program] | None, meter: Meter) ->
     is_searched = is_joint and budget is not None and backend.price(PLAIN_RECIPE) is not None
     if is_searched:  # which gains more than combinations of planners do, and asks for their partitions
         plain = replace(PLAIN_RECIPE, memory=backend.default_recipe.memory)
-        best = planner.tried((*(() if first else (plain,)), backend.default_recipe), first, meter)
+        best = planner.tried((plain, backend.default_recipe), first, meter)
     else:
         with meter.share(SHARE_OF_COMPARED if is_joint else 1.0):
             best = _compared(planner, first, meter)

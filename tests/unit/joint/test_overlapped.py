@@ -37,13 +37,14 @@ from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.layers import cut_layers
 from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planner import Planner
-from tilewright.planning import Bound, Budget, Quality, Violation
+from tilewright.planning import Bound, Budget, Meter, Quality, Violation
 from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
 from tilewright.progress import PhaseClock
 from tilewright.schedule.check_instances import check_bindings, check_instances, check_order
 from tilewright.schedule.instances import instance_graph
 from tilewright.schedule.space import SCHEDULES
+from tilewright.targets.base import Improved
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.nest_judge import recipe_of
 from tilewright.targets.npu.plan import SimulatedPlan
@@ -456,6 +457,36 @@ def test_each_plan_that_a_search_publishes_was_checked(monkeypatch: pytest.Monke
     with pytest.raises(InternalError, match="by order of the test"):
         known.improve(start, planner.ordered, Budget(8))
     assert min(found) * 1e9 < start.schedule.quality.cost, "a better plan than the first was looked at"
+
+
+@pytest.mark.parametrize(("check_s", "left_s"), [(5.0, 4.0), (98.0, 2.0), (101.0, None)])
+def test_the_bound_of_a_program_has_the_time_that_its_check_leaves(
+    check_s: float, left_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilewright.targets.npu import backend
+
+    now_s, asked = 0.0, []
+
+    def searched(judge: object, best: Program, *_: object) -> Improved:
+        nonlocal now_s
+        now_s += check_s
+        return Improved(best)
+
+    def bounded(*question: Meter | object) -> None:
+        meter = question[-1]
+        assert isinstance(meter, Meter)
+        asked.append(meter.left_s)
+
+    monkeypatch.setattr(Budget.start, "__defaults__", (lambda: now_s,))
+    monkeypatch.setattr(backend, "improved", searched)
+    monkeypatch.setattr(backend, "bound_in_time", bounded)
+    monkeypatch.setattr(backend, "_SHARE_OF_BOUND", 0.04)
+    target = NpuTarget(small_machine())
+    graph, options = integer_network(3), Options(plan="joint")
+    planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
+    start = planner.program(GRAPHTURBO)
+    planner.backend.improve(start, planner.ordered, Budget(8, deadline_s=100.0))
+    assert asked == ([] if left_s is None else [pytest.approx(left_s)])
 
 
 def test_cores_share_a_second_result_of_another_shape_in_equal_parts() -> None:
