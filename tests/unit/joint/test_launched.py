@@ -20,6 +20,7 @@ from tilewright.comparison import best_plan
 from tilewright.compiler import plan_optimised
 from tilewright.errors import InfeasibleMapping, InternalError, Outclassed, UsageError
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.split_sums import split_sums
 from tilewright.joint.base import bits
 from tilewright.joint.launched import splitting
 from tilewright.joint.launched.content import Content, Numbered, assembled
@@ -600,6 +601,30 @@ def test_sums_that_save_most_are_priced_first_and_kept_when_time_ends(
     assert count > 1
     assert node.output.shape == (1, 64, 7, 7), "of more channels, which take longer"
     assert saved >= savings[0]
+
+
+def test_fewer_parts_are_taken_where_they_cost_least() -> None:
+    b = GraphBuilder()
+    x = b.input(1, 32, 28, 28)
+    weight = b.constant(128, 32, 3, 3, value=0.01)
+    y = b.op("Conv", x, weight, b.constant(128), shape=(1, 128, 28, 28), pads=(1, 1, 1, 1))
+    planner = planner_of(b.finish(y), "v100")
+    machine = machine_of(planner.backend, planner.options)
+    layers = planner.partition("layerwise")
+    (sums,) = splitting._candidates(layers, machine)
+    counts = list(sums.times_filled)
+    costs = {
+        count: splitting.cost_as_kernel(
+            split_sums(sums.layer.graph, {sums.twin: count}).graph, sums.layer.quality, machine
+        )
+        for count in counts
+    }
+    assert counts == sorted(counts, reverse=True)
+    assert costs[counts[0]] > sums.cost, "the most parts take longer than whole sums: they move too much"
+    found, saved = parts_of_sums(layers, machine, Budget().start())
+    assert list(found.values()) == [min(costs, key=costs.__getitem__)]
+    assert saved == pytest.approx(sums.cost - min(costs.values()))
+    assert saved > 0.3 * sums.cost
 
 
 @pytest.mark.parametrize("planners", [("layerwise", "ios"), ("graphturbo", "greedy")])
