@@ -15,7 +15,7 @@ from typing import Any
 
 import llvmlite
 import numba
-from numba.core import caching, compiler, event, serialize, types
+from numba.core import caching, compiler, compiler_lock, event, serialize, types
 
 from tilewright.private_files import LOOPS, PrivateFolder, Records, cache_place, keeps_nothing
 from tilewright.progress import NOTICE, checkpoint, require_compiling
@@ -33,6 +33,7 @@ def kept(function: Any, *, is_part: bool) -> Any:
     """
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "forceinline": is_part}
     found = numba.njit(**options)(function)
+    found._compiler.compile = functools.partial(_compile, found._compiler.compile)
     # Its code holds that of the functions it calls, which may lie in other files: an update of those must
     # not run old code.
     names = function.__code__.co_names
@@ -154,7 +155,19 @@ def _call_type(function: Any, context: Any, args: tuple[Any, ...], kws: Mapping[
     return _operator_type(function, context, args) if is_operator else _ask(function, context, args, kws)
 
 
-setattr(types.Function, "get_call_type", _call_type)  # noqa: B010
+def _compile(compile_function: Any, args: Any, return_type: Any) -> Any:
+    """A function compiled by numba's compiler with `_call_type` in place of numba's own method.
+
+    That is looked up on its class, so it is replaced there, until this ends, under the lock that every
+    compilation in the process holds: others' functions that are compiled meanwhile are those called here.
+    """
+    with compiler_lock.global_compiler_lock:
+        before = types.Function.get_call_type
+        setattr(types.Function, "get_call_type", _call_type)  # noqa: B010
+        try:
+            return compile_function(args, return_type)
+        finally:
+            setattr(types.Function, "get_call_type", before)  # noqa: B010
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from math import inf
 
 import pytest
 from tests.support.graphs import GraphBuilder
-from tests.unit.joint.test_launched import planner_of, pricer_of
+from tests.support.launched_kernels import planner_of, pricer_of
 
 from tilewright.compiler import plan_optimised
 from tilewright.ir.graph import Graph, Value

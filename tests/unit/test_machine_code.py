@@ -195,8 +195,34 @@ def test_operators_are_typed_once_and_anew_when_they_have_other_overloads(
     numba_cache._operator_type.cache_clear()
     getitem = context.resolve_value_type(operator.getitem)
     for args in ((float64[:, ::1], int64), (float64[::1], int64)) * 2:
-        assert getitem.get_call_type(context, args, {}) == ask(getitem, context, args, {})
+        assert numba_cache._call_type(getitem, context, args, {}) == ask(getitem, context, args, {})
     assert len(asked) == 2
     augmented = type(getitem)(getitem.templates + getitem.templates[:1])
-    assert augmented.get_call_type(context, (float64[::1], int64), {}).return_type == float64
+    assert numba_cache._call_type(augmented, context, (float64[::1], int64), {}).return_type == float64
     assert len(asked) == 3
+
+
+def test_only_our_own_compilations_type_operators_otherwise() -> None:
+    numba_cache = pytest.importorskip("tilewright.numba_cache")
+    numba = pytest.importorskip("numba")
+    from numba.core import errors, event, types
+
+    class Noted(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: object) -> None:
+            found.append(types.Function.get_call_type)
+
+        def on_end(self, event: object) -> None:
+            found.append(types.Function.get_call_type)
+
+    def increased(x: int) -> int:
+        return x + 1
+
+    found: list[object] = []
+    for make, expected in ((compiled, numba_cache._call_type), (numba.njit, numba_cache._ask)):
+        with event.install_listener("numba:run_pass", Noted()):
+            assert make(increased)(2) == 3
+            with pytest.raises(errors.TypingError):
+                make(increased)("a text has no sum with a number")
+        assert set(found) == {expected}
+        assert types.Function.get_call_type is numba_cache._ask
+        found.clear()

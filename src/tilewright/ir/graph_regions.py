@@ -5,21 +5,19 @@ All of it is `region.py`'s arithmetic. Nodes whose nests touch the same elements
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import TypeVar
 
 from tilewright.ir.derive import macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Nest, Opaque
 from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region, hull, input_regions
+from tilewright.known_facts import KnownFacts
 from tilewright.records import dataclass
 
-T = TypeVar("T")
-
-_MOST_VALUES = 100_000
-"""Values whose regions are remembered in answers about several nodes, at most."""
+_MOST_REGIONS = 100_000
+"""Regions that are remembered in answers about several nodes, at most."""
 
 
 @dataclass(slots=True)
@@ -42,8 +40,7 @@ class RegionMaps:
     def __init__(self) -> None:
         self._maps: dict[Hashable, _NodeMap] = {}
         self._of_node: dict[Node, _NodeMap] = {}
-        self._known: dict[Hashable, object] = {}
-        self._num_known = 0
+        self.known = KnownFacts(_MOST_REGIONS)
 
     def of_copies(self) -> RegionMaps:
         """The same functions for nodes that are copies, which these do not keep alive."""
@@ -62,20 +59,7 @@ class RegionMaps:
 
     def values_of(self, nodes: Sequence[Node], wanted: Mapping[Value, Region]) -> Mapping[Value, Region]:
         """What `value_regions` says, remembered for as many questions as plans that differ a little ask."""
-        return self.known((*nodes, *wanted.items()), lambda: value_regions(nodes, wanted, self), len)
-
-    def known(self, key: Hashable, make: Callable[[], T], num_regions: Callable[[T], int]) -> T:
-        """What follows from regions of nodes, of which its key says all: made when first asked for, and
-        remembered as long as all of these hold few regions."""
-        if key not in self._known:
-            found = make()
-            if self._num_known + num_regions(found) > _MOST_VALUES:
-                self._known.clear()
-                self._num_known = 0
-            self._known[key] = found
-            self._num_known += num_regions(found)
-        known: T = self._known[key]  # type: ignore[assignment]  # a key names the kind of its fact
-        return known
+        return self.known.of((*nodes, *wanted.items()), lambda: value_regions(nodes, wanted, self), len)
 
     def macs_of(self, node: Node) -> int:
         """Multiply-accumulates of a node, counted once."""

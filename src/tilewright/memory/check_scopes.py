@@ -10,16 +10,17 @@ from tilewright.ir.region import Region, intersect, volume
 from tilewright.memory.check import check_memory
 from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
-from tilewright.partition.check_rows import Link, chain_links, leaving, needs
+from tilewright.partition.check_rows import leaving, needs
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Bindings, Scope
+from tilewright.schedule.check_instances import Chains
 from tilewright.schedule.instances import InstanceNode, Kind
 
 _FROM_INSIDE = {Scope.LOCAL: 0, Scope.SHARED: 1, Scope.MAIN: 2}
 
 
-def check_scopes(plan: ScopePlan, bindings: Bindings) -> tuple[Violation, ...]:
-    """Everything wrong with a plan: nothing, if it is valid.
+def check_scopes(plan: ScopePlan, bindings: Bindings, chains: Chains | None = None) -> tuple[Violation, ...]:
+    """Everything wrong with a plan: nothing, if it is valid; `chains` are those of its instances, if known.
 
     Checked: the steps are the layers that each node needs, in the order that was asked for, and read and
     write the regions that they must; rows that are kept are copied once, and read by instances of the same
@@ -28,7 +29,7 @@ def check_scopes(plan: ScopePlan, bindings: Bindings) -> tuple[Violation, ...]:
     of what is still needed; kernels that run at the same time share no place. The rest is the check of any
     memory plan.
     """
-    chains = _Chains(plan)
+    chains = chains or Chains(plan.graph)
     return (
         *_check_steps(plan, chains),
         *_check_reads(plan, chains),
@@ -40,7 +41,7 @@ def check_scopes(plan: ScopePlan, bindings: Bindings) -> tuple[Violation, ...]:
     )
 
 
-def _check_steps(plan: ScopePlan, chains: _Chains) -> Iterator[Violation]:
+def _check_steps(plan: ScopePlan, chains: Chains) -> Iterator[Violation]:
     expected = [(place, layer) for place in plan.order for layer in _needed_layers(plan, place, chains)]
     found = [(s.node, s.layer) for s in plan.steps if not _copies_rows(plan, s)]
     if found != expected:
@@ -54,28 +55,7 @@ def _copies_rows(plan: ScopePlan, step: InstanceStep) -> bool:
     return plan.graph.nodes[step.node].kind is Kind.INSTANCE and not step.operators
 
 
-class _Chains:
-    """The instances that keep rows for each other, worked out once."""
-
-    def __init__(self, plan: ScopePlan) -> None:
-        self._plan = plan
-        self._links: dict[tuple[int, int], list[Link]] = {}
-
-    def link_of(self, node: InstanceNode) -> Link | None:
-        """What an instance of a chain makes, reads and keeps."""
-        graph = self._plan.graph
-        length = graph.splits[node.subgraph_id].chain_length
-        if length == 1:
-            return None
-        key = node.subgraph_id, node.index // length
-        if key not in self._links:
-            instances = (n for n in graph.nodes if n.kind is Kind.INSTANCE)
-            chain = [n for n in instances if (n.subgraph_id, n.index // length) == key]
-            self._links[key] = chain_links(_layers(self._plan, node), [n.outputs for n in chain])
-        return self._links[key][node.index % length]
-
-
-def _needed_layers(plan: ScopePlan, place: int, chains: _Chains) -> list[int]:
+def _needed_layers(plan: ScopePlan, place: int, chains: Chains) -> list[int]:
     node = plan.graph.nodes[place]
     if node.kind is not Kind.INSTANCE:
         return [0]
@@ -93,7 +73,7 @@ def _layers(plan: ScopePlan, node: InstanceNode) -> Sequence[Sequence[Node]]:
 
 
 def _touched(
-    plan: ScopePlan, node: InstanceNode, chains: _Chains
+    plan: ScopePlan, node: InstanceNode, chains: Chains
 ) -> tuple[dict[Value, Region], dict[Value, Region]]:
     """Regions of all values that an instance makes, and the rows that it copies for later ones."""
     link = chains.link_of(node)
@@ -103,7 +83,7 @@ def _touched(
     return link.made, {v: region for v, region in kept.items() if region != link.made[v]}
 
 
-def _check_reads(plan: ScopePlan, chains: _Chains) -> Iterator[Violation]:
+def _check_reads(plan: ScopePlan, chains: Chains) -> Iterator[Violation]:
     current = -1
     touched: dict[Value, Region] = {}
     copied: dict[Value, Region] = {}

@@ -15,15 +15,16 @@ from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
 
 
-def check_instances(graph: InstanceGraph) -> tuple[Violation, ...]:
-    """Everything wrong with an instance graph: nothing, if it is valid.
+def check_instances(graph: InstanceGraph, chains: Chains | None = None) -> tuple[Violation, ...]:
+    """Everything wrong with an instance graph: nothing, if it is valid; `chains` are its own, if known.
 
     Checked: the instances of a subgraph make every element of its outputs exactly once; each reads what its
     slice needs, less what follows from rows that earlier ones keep; of that, edges and the network's inputs
     bring every element, once; no edge brings nothing; slices of several producers pass through a
     concatenation.
     """
-    return (*_check_cover(graph), *_check_reads(graph), *_check_rows(graph), *_check_edges(graph))
+    chains = chains or Chains(graph)
+    return (*_check_cover(graph), *_check_reads(graph), *_check_rows(graph, chains), *_check_edges(graph))
 
 
 def check_order(graph: InstanceGraph, order: Sequence[int]) -> tuple[Violation, ...]:
@@ -151,17 +152,39 @@ def _check_reads(graph: InstanceGraph) -> Iterator[Violation]:
             yield Violation("reads", f"{node}: reads {node.inputs}, needs {wanted}")
 
 
-def _check_rows(graph: InstanceGraph) -> Iterator[Violation]:
+class Chains:
+    """The instances of a graph that keep rows for each other, with what each makes, reads and keeps: worked
+    out anew, once for all checks."""
+
+    def __init__(self, graph: InstanceGraph) -> None:
+        self._graph = graph
+        self._links: dict[tuple[int, int], list[Link]] = {}
+        self.nodes: dict[tuple[int, int], list[InstanceNode]] = {}  # by subgraph and number of the chain
+        for node in graph.nodes:
+            length = graph.splits[node.subgraph_id].chain_length
+            if node.kind is Kind.INSTANCE and length > 1:
+                self.nodes.setdefault((node.subgraph_id, node.index // length), []).append(node)
+
+    def links_of(self, key: tuple[int, int]) -> list[Link]:
+        """Those of the nodes of one chain."""
+        if key not in self._links:
+            partition = self._graph.partition
+            layers = [layer.nodes for layer in partition.layers_of(partition.subgraphs[key[0]])]
+            self._links[key] = chain_links(layers, [node.outputs for node in self.nodes[key]])
+        return self._links[key]
+
+    def link_of(self, node: InstanceNode) -> Link | None:
+        """That of one instance; None if it is of no chain."""
+        length = self._graph.splits[node.subgraph_id].chain_length
+        if length == 1:
+            return None
+        return self.links_of((node.subgraph_id, node.index // length))[node.index % length]
+
+
+def _check_rows(graph: InstanceGraph, chains: Chains) -> Iterator[Violation]:
     """Of instances that keep rows: what they make, read and keep, worked out in another way."""
-    chains: dict[tuple[int, int], list[InstanceNode]] = {}
-    for node in graph.nodes:
-        length = graph.splits[node.subgraph_id].chain_length
-        if node.kind is Kind.INSTANCE and length > 1:
-            chains.setdefault((node.subgraph_id, node.index // length), []).append(node)
-    for (number, _), chain in chains.items():
-        subgraph = graph.partition.subgraphs[number]
-        layers = [layer.nodes for layer in graph.partition.layers_of(subgraph)]
-        links = chain_links(layers, [node.outputs for node in chain])
+    for key, chain in chains.nodes.items():
+        subgraph, links = graph.partition.subgraphs[key[0]], chains.links_of(key)
         for position, node in enumerate(chain):
             yield from _check_link(subgraph, node, links[position])
             for maker, earlier in zip(chain[:position], links, strict=False):

@@ -199,7 +199,9 @@ class _Builder:
         # Other partitions have the same layers in the same slices again and again.
         parts = tuple((x.nodes, x.inputs, x.outputs) for x in layers)
         same = ("chain", parts, tuple(outputs), split.cuts, split.chain_length, number)
-        return self.maps.known(same, instances, lambda found: sum(len(i.inputs) + len(i.runs) for i in found))
+        return self.maps.known.of(
+            same, instances, lambda found: sum(len(i.inputs) + len(i.runs) for i in found)
+        )
 
     def _wait_for_rows(self, rows: Sequence[ChainInstance], nodes: Sequence[int]) -> None:
         """The last of these nodes of a chain runs after those before it: that keeps rows, and the nearest."""

@@ -10,7 +10,7 @@ from tilewright.ir.graph_regions import RegionMaps, value_regions
 
 
 def test_as_many_values_are_remembered_as_there_is_place_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_regions, "_MOST_VALUES", 30)
+    monkeypatch.setattr(graph_regions, "_MOST_REGIONS", 30)
     b = GraphBuilder()
     x = b.input(64, 8)
     for _ in range(9):
@@ -22,4 +22,4 @@ def test_as_many_values_are_remembered_as_there_is_place_for(monkeypatch: pytest
         found = maps.values_of(graph.nodes, wanted)
         assert found == value_regions(graph.nodes, wanted, maps)
         assert maps.values_of(graph.nodes, wanted) is found
-        assert 10 * len(maps._known) == maps._num_known <= 30
+        assert 10 * len(maps.known._facts) == maps.known._size <= 30

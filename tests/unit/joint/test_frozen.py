@@ -12,7 +12,7 @@ from math import isclose
 import pytest
 from tests.support.accelerator import with_local_bytes
 from tests.support.graphs import GraphBuilder
-from tests.unit.joint.test_launched import fork, product, siblings
+from tests.support.launched_kernels import fork, product, siblings
 from tests.unit.joint.test_proof import GRAPHS
 
 from tilewright.api import simulate

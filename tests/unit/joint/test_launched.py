@@ -5,21 +5,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.graphs import GraphBuilder
+from tests.support.launched_kernels import (
+    GRAPHS,
+    RECIPES,
+    chain,
+    deep_and_small,
+    diamond,
+    planner_of,
+    pricer_of,
+    siblings,
+)
 
-from tilewright import comparison, joint_blocks, joint_plan
+from tilewright import joint_blocks, joint_plan
 from tilewright.comparison import best_plan
 from tilewright.compiler import plan_optimised
-from tilewright.errors import InfeasibleMapping, InternalError, Outclassed, UsageError
-from tilewright.ir.graph import Graph, Value
+from tilewright.errors import InfeasibleMapping, Outclassed, UsageError
+from tilewright.ir.graph import Graph
 from tilewright.ir.split_sums import split_sums
 from tilewright.joint.base import bits
 from tilewright.joint.launched import splitting
@@ -37,7 +44,7 @@ from tilewright.planning import UNLIMITED, Budget, Provenance, Status
 from tilewright.planning.grid import FAST
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, SearchEnded, checkpoint, interrupt_search, require_compiling
+from tilewright.progress import PhaseClock, SearchEnded, checkpoint, interrupt_search
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
@@ -45,57 +52,9 @@ from tilewright.schedule.base import build_schedule, single
 from tilewright.schedule.space import SAME_SUMS
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
-from tilewright.targets.base import Backend, SimulatedCode
-from tilewright.targets.npu import backend as backend_module
-from tilewright.targets.npu import mapped_products
-from tilewright.targets.npu.check_plan import check_plan
-from tilewright.targets.npu.mapped_products import SEARCH, _product_mapper
+from tilewright.targets.base import SimulatedCode
 
 MACHINES = ("v100", "jetson-nano")
-RECIPES = tuple(
-    Recipe(partition, schedule, "longest-liveness")
-    for partition in ("layerwise", "none", "ago", "pcgc", "graphturbo")
-    for schedule in ("sequential", "greedy", "ios", "virtual-units", "depth-first")
-)
-
-
-def product(b: GraphBuilder, x: Any, rows: int, columns: int, inner: int) -> Value:
-    return b.op("MatMul", x, b.constant(inner, columns), shape=(rows, columns))
-
-
-def chain() -> Graph:
-    b = GraphBuilder()
-    x = b.input(256, 64)
-    for _ in range(3):
-        x = product(b, x, 256, 64, 64)
-    return b.finish(b.op("Relu", x))
-
-
-def fork() -> Graph:
-    b = GraphBuilder()
-    x = b.input(64, 128)
-    left, right = product(b, x, 64, 128, 128), product(b, b.op("Relu", x), 64, 128, 128)
-    return b.finish(left, b.op("Sigmoid", right))
-
-
-def diamond() -> Graph:
-    b = GraphBuilder()
-    x = product(b, b.input(64, 64), 64, 64, 64)
-    left, right = product(b, x, 64, 64, 64), b.op("Tanh", x)
-    return b.finish(b.op("Add", left, right))
-
-
-GRAPHS = {"chain": chain, "fork": fork, "diamond": diamond}
-
-
-def planner_of(graph: Graph, machine: str) -> Planner:
-    options = Options(target=TargetRef.parse(machine))
-    target = find_target(TargetRef.parse(machine))
-    return Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
-
-
-def pricer_of(planner: Planner, numbered: Numbered) -> LaunchedPricer:
-    return LaunchedPricer(numbered, machine_of(planner.backend, planner.options))
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -191,17 +150,6 @@ def test_blocks_name_their_kernels_by_place() -> None:
     for content, number in itertools.product(contents, (0, 5)):
         (stage,) = content.renumbered([number])
         assert [i.subgraph_id for i in stage.instances()] == [number]
-
-
-def siblings() -> Graph:
-    b = GraphBuilder()
-    x = b.op("Relu", b.input(1, 8, 14, 14))
-    parts = []
-    for channels in (8, 16, 8):
-        attributes = {"kernel_shape": (1, 1), "pads": (0, 0, 0, 0), "strides": (1, 1)}
-        weights = b.constant(channels, 8, 1, 1)
-        parts.append(b.op("Relu", b.op("Conv", x, weights, shape=(1, channels, 14, 14), **attributes)))
-    return b.finish(b.op("Concat", *parts, shape=(1, 32, 14, 14), axis=1))
 
 
 def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
@@ -308,82 +256,6 @@ def test_a_partition_whose_time_ends_is_scheduled_as_it_is(monkeypatch: pytest.M
     assert cut_off.partition.quality.status is Status.CUT_OFF
 
 
-@pytest.fixture
-def uncompiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A machine on which no mapping is known and the loops that search for them are still to be compiled."""
-    solved = mapped_products._solved
-
-    def asked(name: str, *question: Any) -> Any:
-        if name == SEARCH:
-            require_compiling()
-        return solved(name, *question)
-
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    _product_mapper.cache_clear()
-    monkeypatch.setattr(mapped_products, "_solved", asked)
-    yield
-    _product_mapper.cache_clear()
-
-
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("machine", ["v100", "stcp920"])
-def test_a_first_plan_waits_for_no_compiler(machine: str) -> None:
-    planner, over = planner_of(chain(), machine), Budget(deadline_s=1e-9)
-    ruled = best_plan(planner, LEFT_OPEN, over)
-    assert ruled.recipe.execution == "mappings=rule"
-    backend = planner.of_execution(ruled.recipe).backend
-    checked = backend.plan(ruled.plan.schedule, ruled.recipe)  # type: ignore[attr-defined]
-    assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(ruled.plan), rel=1e-9)
-    searched = planner.program(replace(ruled.recipe, execution=""))
-    assert cost_of(searched) <= cost_of(ruled.plan)
-    again = best_plan(planner_of(chain(), machine), LEFT_OPEN, over)  # all mappings are known
-    assert (again.recipe.execution, cost_of(again.plan)) == ("", cost_of(searched))
-
-
-def test_time_is_left_for_the_check_of_the_plan_as_that_of_the_first_one_takes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    _product_mapper.cache_clear()
-    planner, now_s, checked = planner_of(chain(), "v100"), 0.0, []
-
-    def check(*asked: Any) -> Any:
-        nonlocal now_s
-        now_s += 3.0
-        checked.append(asked[0])
-        return check_plan(*asked)
-
-    monkeypatch.setattr(backend_module, "check_plan", check)
-    meter = Budget(UNLIMITED, deadline_s=10.0).start(lambda: now_s)
-    first = planner.first(meter)
-    assert first is not None
-    assert meter.left_s == 4.0, "of 10, of which the check took 3"
-    planner.of_execution(first.recipe).backend.generate(first.plan)
-    assert len(checked) == 1, "what was found right is not checked again"
-
-
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize(("seconds", "execution"), [(1e6, ""), (1e-9, "mappings=rule")])
-def test_a_joint_plan_compiles_searches_first_where_time_allows(seconds: float, execution: str) -> None:
-    planner = planner_of(chain(), "v100")
-    planner.options = replace(planner.options, plan="joint")
-    found = joint_plan.begun(planner, LEFT_OPEN, Budget(UNLIMITED, deadline_s=seconds))
-    assert found.recipe.execution == execution
-    assert found.attempts[0].what.endswith("mappings=rule")
-
-
-@pytest.mark.usefixtures("uncompiled")
-def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = planner_of(chain(), "v100")
-
-    def refused(_: Backend) -> Any:
-        raise InternalError("refused by a checker")
-
-    monkeypatch.setattr(type(planner.backend), "without_searches", refused)
-    with pytest.raises(InternalError, match="refused by a checker"):
-        best_plan(planner, LEFT_OPEN, Budget(deadline_s=1e-9))
-
-
 def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = siblings()
     planner = planner_of(graph, "v100")
@@ -406,57 +278,6 @@ def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch:
     assert meter.is_interrupted
     assert found.plan.graph is not graph
     assert found.plan.schedule.quality.cost < unmerged.schedule.quality.cost
-
-
-def deep_and_small() -> Graph:
-    """A sum over many channels for few results: on `v100` two blocks of threads, and as many idle cores."""
-    b = GraphBuilder()
-    x = b.input(1, 256, 7, 7)
-    weight = b.constant(64, 256, 3, 3, value=0.01)
-    y = b.op("Conv", x, weight, b.constant(64), shape=(1, 64, 7, 7), pads=(1, 1, 1, 1))
-    return b.finish(b.op("Relu", y))
-
-
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("graph", [chain(), deep_and_small()], ids=["chain", "deep_and_small"])
-def test_a_joint_plan_needs_no_searches_where_time_for_the_compiler_ends(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparison, "SHARE_OF_COMPILER", 0.0)
-    planner = planner_of(graph, "v100")
-    planner.options = replace(planner.options, plan="joint")
-    first = joint_plan.begun(planner, LEFT_OPEN, Budget(12, deadline_s=1e6))
-    monkeypatch.setattr(mapped_products, "_solved", partial(_solved_by_rule, mapped_products._solved))
-    found, backend = joint_plan.joint_plan(planner, first)
-    assert cost_of(found.plan) < cost_of(first.plan)
-    assert found.plan.recipe.execution == "mappings=rule"
-    assert len(found.attempts) > 1
-    assert all(tried.what.endswith("mappings=rule") for tried in found.attempts)
-    checked = backend.plan(found.plan.schedule, found.plan.recipe)  # type: ignore[attr-defined]
-    assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(found.plan), rel=1e-9)
-    declared = [bound.space for bound in found.plan.schedule.quality.bounds if bound.space.rules]
-    assert all("with mappings=rule" in str(space) for space in declared)
-
-
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("machine", ["v100", "stcp920"])
-def test_the_best_of_recipes_needs_no_searches_either(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "SHARE_OF_COMPILER", 0.0)
-    monkeypatch.setattr(mapped_products, "_solved", partial(_solved_by_rule, mapped_products._solved))
-    planner = planner_of(chain(), machine)
-    best = best_plan(planner, LEFT_OPEN, Budget(6, deadline_s=1e6))
-    assert len(best.attempts) > 1
-    assert all(tried.what.endswith("mappings=rule") for tried in best.attempts)
-    backend = planner.planner_of(best.plan.recipe).backend
-    checked = backend.plan(best.plan.schedule, best.plan.recipe)  # type: ignore[attr-defined]
-    assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(best.plan), rel=1e-9)
-
-
-def _solved_by_rule(solved: Any, name: str, *question: Any) -> Any:
-    if name == SEARCH:
-        require_compiling()
-        raise AssertionError("it is not compiled")
-    return solved(name, *question)
 
 
 def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:

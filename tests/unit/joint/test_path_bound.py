@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.property.test_launched_minimum import network
-from tests.unit.joint.test_launched import RECIPES, planner_of, pricer_of
+from tests.support.launched_kernels import RECIPES, planner_of, pricer_of
 from tests.unit.joint.test_proof import GRAPHS, Case
 
 from tilewright.joint.launched.content import Numbered

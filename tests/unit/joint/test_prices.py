@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.joint.test_launched import GRAPHS, RECIPES, planner_of, pricer_of, siblings
+from tests.support.launched_kernels import GRAPHS, RECIPES, planner_of, pricer_of, siblings
 
 from tilewright import joint_prices
 from tilewright.compiler import plan_optimised

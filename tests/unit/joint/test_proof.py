@@ -11,7 +11,7 @@ from math import inf, isclose
 
 import pytest
 from tests.support.graphs import GraphBuilder
-from tests.unit.joint.test_launched import (
+from tests.support.launched_kernels import (
     RECIPES,
     chain,
     diamond,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.support.graphs import GraphBuilder
-from tests.unit.joint.test_launched import planner_of, pricer_of, product
+from tests.support.launched_kernels import planner_of, pricer_of, product
 
 from tilewright.ir.graph import Graph, Value
 from tilewright.joint.launched.content import Content, Numbered, assembled

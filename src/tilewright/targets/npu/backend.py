@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import TypeVar
@@ -15,12 +14,13 @@ from tilewright.cost.base import Estimate
 from tilewright.cost.energy import EnergyTable
 from tilewright.errors import BudgetExceeded, Outclassed
 from tilewright.families import MEMORY_PLANNERS
-from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
+from tilewright.hardware.capacity import local_capacity_bytes
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, volume
 from tilewright.joint.launched.content import Numbered
+from tilewright.known_facts import KnownFacts
 from tilewright.memory.base import MemoryPlan, MemoryPlanner
 from tilewright.memory.check import check_memory
 from tilewright.memory.scopes import ScopePlan
@@ -35,9 +35,9 @@ from tilewright.program import Program
 from tilewright.progress import Progress, after_the_end
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage
 from tilewright.schedule.binding import Scope
-from tilewright.schedule.core_groups import core_groups_of
+from tilewright.schedule.core_groups import CoreGroups, core_groups_of
 from tilewright.schedule.instances import InstanceGraph, Kind
-from tilewright.schedule.launches import launches_of
+from tilewright.schedule.launches import Launch, launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.steps import MemoryInfo
 from tilewright.system.gc_tuning import collected_rarely
@@ -53,25 +53,18 @@ from tilewright.targets.npu.box_bound import bound_in_time
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
-from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.layer_times import LayerTimes
 from tilewright.targets.npu.mapped_products import MappedBy
 from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
 from tilewright.targets.npu.policy import Launching
-from tilewright.targets.npu.recipes import (
-    GRAPHTURBO,
-    IN_GROUPS,
-    MEMORY,
-    RESIDENT,
-    smaller_capacities,
-    worth_trying,
-)
+from tilewright.targets.npu.recipes import GRAPHTURBO, worth_trying
 from tilewright.targets.npu.simulate import Policy, Simulation
-from tilewright.targets.npu.tile_mapping import MAPPER_NAMES, MapperName
+from tilewright.targets.npu.tile_mapping import MapperName
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.tilings import JointTilings
+from tilewright.targets.npu.variants import BY_RULE, PlanFigures, Variants
 from tilewright.targets.npu.work import Works
 from tilewright.targets.validate import require_valid_program
 
@@ -106,6 +99,7 @@ class NpuBackend(Backend):
             machine, self.works, self.analysis.maps, self._part_simulation, policy_of(""), source
         )
         self.runs_lanes = policy_of("").launches == "each subgraph"
+        self._variants = Variants(machine, is_launched=self.runs_lanes)
         num_cores = machine.num_cores_per_cluster
         self.limits = Limits(num_cores, options.max_memory_bytes, num_cores)
         # The last ones, and of all of them what they cost and how full buffers get.
@@ -113,7 +107,7 @@ class NpuBackend(Backend):
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()
         self._scopes: OrderedDict[Hashable, ScopePlan] = OrderedDict()
         self._right: set[Hashable] = set()  # which plans were checked
-        self._known_steps, self._nodes = KnownSteps(), frozenset(graph.nodes)
+        self._known_steps, self._nodes = KnownFacts(), frozenset(graph.nodes)
         self._estimates: dict[Hashable, Estimate] = {}
         self._figures_of_plans: dict[Hashable, PlanFigures] = {}
         self._outclassed: dict[Hashable, Outclassed] = {}
@@ -126,8 +120,8 @@ class NpuBackend(Backend):
 
     def without_searches(self) -> tuple[str, Backend]:
         """With GraphTurbo's rule in place of searches for mappings."""
-        target = with_options(self.target, Spec.parse(f"npu{{{_BY_RULE}}}"))
-        return _BY_RULE, target.backend(self.graph, self.options)
+        target = with_options(self.target, Spec.parse(f"npu{{{BY_RULE}}}"))
+        return BY_RULE, target.backend(self.graph, self.options)
 
     @property
     def num_simulated(self) -> int:
@@ -201,66 +195,17 @@ class NpuBackend(Backend):
         return worth_trying(partition, self.analysis, local_capacity_bytes(self.machine))
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
-        """Weights that stay on the chip or not, another rule of what leaves a full buffer, and less of each
-        buffer for values, so that more of it is left for what passes; groups of cores where units wait."""
+        """Others that place and run a plan otherwise, and may be better for what is known of it."""
         figures = self._figures.get(best)
-        if figures is None or not best.memory.startswith(tuple(_SPILLING)):
-            return
-        chosen = Spec.parse(best.memory)
-        options = dict(chosen.options)
-        local = local_capacity_bytes(self.machine)
-        shared = shared_capacity_bytes(self.machine) or 0
-        is_waiting = best in self._waiting
-        # What helps one order or harms it hardly makes the other one the better.
-        best = replace(best, schedule=self._taken.get(best, best.schedule))
-        yield from self._resident_or_not(best)
-        yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
-        if self._policy_of("").launches != "each subgraph":
-            yield replace(best, memory=_late(chosen))
-        if is_waiting:
-            yield from (replace(best, schedule=order) for order in IN_GROUPS)
-        # Only a limit below what lies there changes anything.
-        limits = [
-            (size, shared)
-            for size in smaller_capacities(local, _COARSE, _LEAST_SHARE)
-            if size < figures.local_peak_bytes
-        ]
-        limits += [
-            (local, size)
-            for size in smaller_capacities(shared, _COARSE, _LEAST_SHARE)
-            if size < figures.shared_peak_bytes
-        ]
-        for most in limits:
-            limited = options | {"most_bytes": "+".join(map(str, most))}
-            yield replace(
-                best, memory=MEMORY_PLANNERS.canonical(str(Spec(chosen.name, tuple(limited.items()))))
-            )
+        if figures is None:
+            return ()
+        return self._variants.of(best, figures, self._taken, is_waiting=best in self._waiting)
 
-    def _resident_or_not(self, best: Recipe) -> Iterator[Recipe]:
-        """The same with weights that stay on the chip, or without; and the paper's own with such weights:
-        what is best without them need not be with them. Separate launches leave nothing on the chip."""
-        if self._policy_of("").launches == "each subgraph":
-            return
-        yield replace(best, execution="" if best.execution else RESIDENT)
-        if best.partition != GRAPHTURBO.partition:
-            order = self._taken.get(GRAPHTURBO, GRAPHTURBO.schedule)
-            yield replace(GRAPHTURBO, schedule=order, execution=RESIDENT)
-
-    def placements(self, recipe: Recipe) -> Iterator[Recipe]:
+    def placements(self, recipe: Recipe) -> Iterable[Recipe]:
         """Another rule of what leaves a full buffer, where something does; other mappers, where layers are
         tiled by one."""
         figures = self._figures.get(recipe)
-        if figures is None:
-            return
-        memories, mappers = [recipe.memory], [recipe.execution]
-        if figures.spilled_bytes and recipe.memory in _SPILLING:
-            memories.append(_SPILLING[recipe.memory])
-        if figures.is_mapped and not recipe.execution:
-            mappers += [f"mapper={name}" for name in MAPPER_NAMES if name != self._mapper]
-        for memory, mapper in itertools.product(memories, mappers):
-            other = replace(recipe, memory=memory, execution=mapper)
-            if other != recipe:
-                yield other
+        return () if figures is None else self._variants.placements(recipe, figures, self._mapper)
 
     def planned_memory(self, program: Program) -> MemoryInfo | None:
         """Where a program's values lie, by the names of the machine's file."""
@@ -280,8 +225,8 @@ class NpuBackend(Backend):
         """A search over kernels, slices, orders and places; none on a graph that merging made."""
         if best.graph is not self.graph:
             return Improved(best)
-        executions = self._executions(best.recipe.execution)
-        memories = self._memories(best.recipe.memory)
+        executions = self._variants.executions(best.recipe.execution)
+        memories = self._variants.memories(best.recipe.memory)
         judge = self.nest_judge
 
         def check(program: Program) -> SimulatedPlan:
@@ -309,8 +254,8 @@ class NpuBackend(Backend):
         bound = bound_in_time(plan, self.works, self.graph, meter)
         if bound is None or bound.value <= quality.highest.value:
             return program
-        if program.recipe.execution.startswith(_BY_RULE):  # by searched mappings boxes may take less
-            bound = replace(bound, space=bound.space.keeping(Rule(f"with {_BY_RULE}")))
+        if program.recipe.execution.startswith(BY_RULE):  # by searched mappings boxes may take less
+            bound = replace(bound, space=bound.space.keeping(Rule(f"with {BY_RULE}")))
         cut_off = quality.status is Status.CUT_OFF
         quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)
         return replace(program, schedule=replace(program.schedule, quality=quality))
@@ -320,28 +265,6 @@ class NpuBackend(Backend):
         """What prices plans of the search over kernels, slices, orders and places."""
         numbered, seed = Numbered(self.graph), self.options.seed
         return NestJudge(self.partition_problem, numbered, self.types, self.works, self._judged, seed)
-
-    def _executions(self, own: str) -> list[str]:
-        """A way to run a program, and the others: weights that stay on the chip or not; mappings by a rule
-        stay so, as those of this backend are."""
-        if self._policy_of("").launches == "each subgraph":
-            return [own]
-        plain = _BY_RULE if own.startswith(_BY_RULE) else ""
-        return list(dict.fromkeys((own, plain, f"{plain}, {RESIDENT}" if plain else RESIDENT)))
-
-    def _memories(self, memory: str) -> list[str]:
-        """A planner of memory and others like it: the other rule of what leaves a full buffer, less of the
-        buffers for values."""
-        if not memory.startswith(tuple(_SPILLING)):
-            return [memory]
-        chosen = Spec.parse(memory)
-        local, shared = local_capacity_bytes(self.machine), shared_capacity_bytes(self.machine) or 0
-        limits = [(size, shared) for size in smaller_capacities(local, _COARSE, _LEAST_SHARE)]
-        limits += [(local, size) for size in smaller_capacities(shared, _COARSE, _LEAST_SHARE)]
-        others = [dict(chosen.options) | {"most_bytes": "+".join(map(str, most))} for most in limits]
-        specs = [Spec(name, tuple(o.items())) for name in _SPILLING for o in (dict(chosen.options), *others)]
-        texts = [text for spec in specs for text in (str(spec), _late(spec))]
-        return list(dict.fromkeys((memory, *map(MEMORY_PLANNERS.canonical, texts))))
 
     def _judged(
         self, schedule: Schedule, recipe: Recipe, most: float, known: InstanceGraph | None = None
@@ -353,9 +276,35 @@ class NpuBackend(Backend):
             InfeasibleMapping: it fits nowhere.
             BudgetExceeded: main memory holds too much.
         """
-        objective, policy = self.options.objective, self._policy_of(recipe.execution)
         instances, order = instances_of(schedule, self.types, known, self.analysis.maps)
-        separate = policy.launches == "each subgraph"
+        most_s = most * 1e-9 if self.options.objective == "latency" else inf
+        planned = self._simulated(instances, order, self._ran(schedule, instances, recipe), recipe, most_s)
+        self._require_memory(planned.scopes)
+        estimate = estimate_of(planned.simulation, has_energies=self._has_energies)
+        return planned, estimate.cost(self.options.objective)
+
+    def _ran(
+        self, schedule: Schedule, instances: InstanceGraph, recipe: Recipe
+    ) -> tuple[Sequence[Launch], CoreGroups | None]:
+        """The kernels of a schedule, or the groups of cores that run its one program, if there are some."""
+        if self._policy_of(recipe.execution).launches == "each subgraph":
+            return launches_of(schedule, instances), None
+        return (), core_groups_of(schedule, instances, self.machine.num_cores_per_cluster)
+
+    def _simulated(
+        self,
+        instances: InstanceGraph,
+        order: Sequence[int],
+        ran: tuple[Sequence[Launch], CoreGroups | None],
+        recipe: Recipe,
+        most_s: float,
+    ) -> SimulatedPlan:
+        """Instances in an order, placed and run as a recipe says, checked if all plans are.
+
+        Raises:
+            Outclassed: they take more than `most_s`.
+        """
+        policy, (launches, cores) = self._policy_of(recipe.execution), ran
         planned = simulated_order(
             instances,
             order,
@@ -364,18 +313,16 @@ class NpuBackend(Backend):
             MEMORY_PLANNERS.get(recipe.memory),
             policy,
             self._least_seconds(policy.launches),
-            launches_of(schedule, instances) if separate else (),
+            launches,
             self._tiler_of(recipe.execution),
-            most * 1e-9 if objective == "latency" else inf,
-            None if separate else core_groups_of(schedule, instances, self.machine.num_cores_per_cluster),
+            most_s,
+            cores,
             self.works,
             known=self._known_steps,
         )
         if self.options.verify:
             self._require_right(planned, recipe)
-        self._require_memory(planned.scopes)
-        estimate = estimate_of(planned.simulation, has_energies=self._has_energies)
-        return planned, estimate.cost(objective)
+        return planned
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement:
         """Which buffers live in which level, from when to when.
@@ -445,11 +392,8 @@ class NpuBackend(Backend):
         maps = self.analysis.maps
         instances, order = instances_of(schedule, self.types, self._instances.get(cut), maps)
         _keep(self._instances, cut, instances, _NUM_PLACED_KEPT)
-        policy = self._policy_of(recipe.execution)
-        separate = policy.launches == "each subgraph"
-        launches = launches_of(schedule, instances) if separate else ()
-        cores = None if separate else core_groups_of(schedule, instances, self.machine.num_cores_per_cluster)
-        key = (cut, order, launches, cores, recipe.memory, recipe.execution)
+        ran = self._ran(schedule, instances, recipe)
+        key = (cut, order, ran, recipe.memory, recipe.execution)
         if key in self._plans or (is_known and key in self._estimates):
             self._figures[recipe] = self._figures_of_plans[key]
             if key in self._waiting_keys:
@@ -458,26 +402,10 @@ class NpuBackend(Backend):
         if key in self._outclassed and most_s < inf:
             raise self._outclassed[key]
         try:
-            planned = simulated_order(
-                instances,
-                order,
-                self.machine,
-                self.types,
-                MEMORY_PLANNERS.get(recipe.memory),
-                policy,
-                self._least_seconds(policy.launches),
-                launches,
-                self._tiler_of(recipe.execution),
-                most_s,
-                cores,
-                self.works,
-                known=self._known_steps,
-            )
+            planned = self._simulated(instances, order, ran, recipe, most_s)
         except Outclassed as error:
             self._outclassed[key] = Outclassed(str(error))
             raise
-        if self.options.verify:
-            self._require_right(planned, recipe)
         levels, most_bytes = planned.scopes.levels, self.options.max_memory_bytes
         if most_bytes is None or levels[Scope.MAIN].peak_bytes <= most_bytes:
             self._least_s = min(self._least_s, planned.simulation.time_s)
@@ -489,7 +417,7 @@ class NpuBackend(Backend):
             planned.scopes.spilled_bytes,
             any(s.tiling.bound_s > 0 or s.tiling.is_mapped for s in planned.simulation.steps),
         )
-        if cores is None and self._waits(planned, policy):
+        if ran[1] is None and self._waits(planned, self._policy_of(recipe.execution)):
             self._waiting.add(recipe)
             self._waiting_keys.add(key)
         self._estimates[key] = estimate_of(planned.simulation, has_energies=self._has_energies)
@@ -521,7 +449,7 @@ class NpuBackend(Backend):
         types, policy = self.types if is_border else self.types.inside, self._policy_of("")
         maps, known = self.analysis.maps, self._known_steps
         if schedule.partition.graph.nodes[0] not in self._nodes:  # it was rewritten
-            maps, known = maps.of_copies(), KnownSteps()
+            maps, known = maps.of_copies(), KnownFacts()
         if not is_launched:
             return simulated(
                 schedule,
@@ -552,42 +480,12 @@ class NpuBackend(Backend):
         ).simulation
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFigures:
-    """What of a plan decides which variants of it can differ: how full the cores' buffers and the shared one
-    get, what leaves them, whether a mapper tiled a layer."""
-
-    local_peak_bytes: int
-    shared_peak_bytes: int
-    spilled_bytes: int
-    is_mapped: bool
-
-
-_BY_RULE = "mappings=rule"
-"""The execution of plans that wait for no search for mappings."""
-
-_SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}
-"""Planners of memory by the other rule of what leaves a full buffer."""
-
-
-def _late(memory: Spec) -> str:
-    """The same planner of memory, with places that are used again as late as possible."""
-    options = dict(memory.options) | {"pack": "next-fit"}
-    return MEMORY_PLANNERS.canonical(str(Spec(memory.name, tuple(options.items()))))
-
-
 _SHARE_OF_BOUND = 0.1
 """Of the time of a search, which ends so much earlier, at most for the bound of its plan behind it."""
 _LEAST_OF_BOUND_S = 0.1
 """In less time no such bound is found, and the looks at the clock are too far apart."""
 _FEW_INSTANCES, _BUSY = 2, 0.9
 """Programs on groups of cores are tried where subgraphs have fewer instances, the busiest unit less work."""
-
-_COARSE = (6, 4)
-"""Quarters of powers of two that buffers are limited to."""
-
-_LEAST_SHARE = 4
-"""What of a buffer values keep at least, one part in so many."""
 
 _NUM_PLANS_KEPT, _NUM_PLACED_KEPT = 4, 16
 """Whole plans with all their runs, which take megabytes, and instances with their places, which take less; of

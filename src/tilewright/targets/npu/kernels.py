@@ -16,13 +16,13 @@ from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_b
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region
+from tilewright.known_facts import KnownFacts
 from tilewright.memory.instances import InstanceStep
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.blocks import Blocks
 from tilewright.targets.npu.groups import passing_bytes
-from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.pools import PoolSizes, level_bytes
 from tilewright.targets.npu.work import Works
 
@@ -76,7 +76,7 @@ class StepCores:
     it, take no more.
     """
 
-    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works, known: KnownSteps) -> None:
+    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works, known: KnownFacts) -> None:
         self._plan, self._bindings, self._works, self._known = plan, bindings, works, known
         self._leading: dict[InstanceStep, tuple[tuple[int, ...], Distribution]] = {}
 
@@ -128,7 +128,7 @@ class ProgramCores:
     that make as much.
     """
 
-    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works, known: KnownSteps) -> None:
+    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works, known: KnownFacts) -> None:
         self._plan, self._bindings, self._works, self._known = plan, bindings, works, known
 
     def of(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Distribution:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
+from tilewright.known_facts import KnownFacts
 from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.binding import Bindings
 from tilewright.targets.npu.groups import Fetch, free_bytes, held_weights, step_groups, with_equal_parts
-from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulated_step import SimulatedStep
 from tilewright.targets.npu.steps import fetches, lower
@@ -28,7 +28,7 @@ def lower_in_groups(
     *,
     stays: bool,
     works: Works | None = None,
-    known: KnownSteps | None = None,
+    known: KnownFacts | None = None,
 ) -> tuple[tuple[SimulatedStep, ...], Residents]:
     """The steps, and the weights that stay: those that groups hold, if all that `stays` from batch to batch,
     and others that all cores share.
@@ -47,7 +47,7 @@ def lower_in_groups(
         groups = step_groups(cores, free, residents, machine)
         return lower(plan, bindings, machine, types, residents, tiler, groups, works, known)
 
-    works, known = works or Works(machine, types), known or KnownSteps()
+    works, known = works or Works(machine, types), known or KnownFacts()
     needed = fetches(plan, bindings, machine, residents, tiler, works, known)
     plain, residents = residents, replace(residents, stay=stays)
     fetched = (Fetch(g, w.key, w.size_bytes * w.num_copies) for g, w in needed if w.key is not None)

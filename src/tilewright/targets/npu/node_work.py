@@ -199,3 +199,14 @@ def shape_of(node: Node) -> Shape | None:
         if not set(main.batch).isdisjoint(index.dims()):
             lengths[axis] = prod(extent_of[dim] for dim in index.dims() if dim not in main.batch)
     return Shape(rows, columns, lengths)
+
+
+def multiplied(operators: Sequence[Node]) -> frozenset[str]:
+    """Names of the values that sums of products read."""
+    return frozenset(
+        operand.name
+        for node in operators
+        if has_products(node)
+        for operand in node.inputs
+        if operand is not None
+    )

@@ -9,6 +9,7 @@ from tilewright.errors import Outclassed
 from tilewright.hardware.element_types import ElementTypes, element_types
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph_regions import RegionMaps
+from tilewright.known_facts import KnownFacts
 from tilewright.memory.base import MemoryPlanner
 from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition.base import Partition
@@ -20,7 +21,6 @@ from tilewright.schedule.instances import InstanceGraph
 from tilewright.schedule.launches import Launch, launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.npu.bounds import steps_s, values_passing_s
-from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.lower_groups import lower_in_groups
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
@@ -100,7 +100,7 @@ def simulated_order(
     cores: CoreGroups | None = None,
     works: Works | None = None,
     *,
-    known: KnownSteps | None = None,
+    known: KnownFacts | None = None,
     keeps: Keeps = "runs",
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
@@ -119,7 +119,7 @@ def simulated_order(
     _require(launch_s + values_passing_s(scopes, machine), most_s)
     residents = Residents(pool_sizes(machine, scopes))
     tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
-    known = known or KnownSteps()
+    known = known or KnownFacts()
     if cores is None:
         if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
             needed = fetches(scopes, bindings, machine, residents, tiler, works, known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
@@ -11,8 +11,8 @@ from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.region import Region, full_region, hull, volume
+from tilewright.ir.region import Region, full_region, volume
+from tilewright.known_facts import KnownFacts
 from tilewright.mapping.chains.chain import chain_of
 from tilewright.mapping.chains.plan import ChainPlan
 from tilewright.memory.instances import InstanceStep, Read, bytes_made, is_result
@@ -31,15 +31,16 @@ from tilewright.targets.npu.kernels import (
     kernel_of,
     lanes_of,
 )
-from tilewright.targets.npu.known_steps import KnownSteps
-from tilewright.targets.npu.node_work import has_products, is_read, is_table
+from tilewright.targets.npu.node_work import has_products, is_read, is_table, multiplied
 from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, Weight
+from tilewright.targets.npu.step_regions import StepRegions, part_of_constant, step_regions
+from tilewright.targets.npu.step_tiles import axis_of_tiles, tiles_needed
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import RequestPart, StepParts, TileRequests
-from tilewright.targets.npu.tiles import NUM_TILES, Tiler, TileRequest, Tiling
+from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
 from tilewright.targets.npu.work import UnitWork, Works
 
 
@@ -52,7 +53,7 @@ def lower(
     tiler: Tiler | None = None,
     groups: Sequence[StepGroup] = (),
     works: Works | None = None,
-    known: KnownSteps | None = None,
+    known: KnownFacts | None = None,
 ) -> tuple[SimulatedStep, ...]:
     """The steps of a plan on a machine that keeps elements as `types` say.
 
@@ -67,7 +68,7 @@ def lower(
     """
     residents = residents or Residents(pool_sizes(machine, plan))
     tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
-    return _Lowering(plan, bindings, machine, works, residents, tiler, groups, known or KnownSteps()).run()
+    return _Lowering(plan, bindings, machine, works, residents, tiler, groups, known or KnownFacts()).run()
 
 
 def fetches(
@@ -77,30 +78,11 @@ def fetches(
     residents: Residents,
     tiler: Tiler,
     works: Works,
-    known: KnownSteps,
+    known: KnownFacts,
 ) -> tuple[tuple[int, Weight], ...]:
     """The weights that steps need, as often as they need them, with the number of the group of cores that
     runs the step, 0 where all cores do; of `lower`'s arguments."""
     return tuple(_Lowering(plan, bindings, machine, works, residents, tiler, (), known).fetches())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepRegions:
-    """The regions of all values of a step, of which `main` is the largest that it makes, and the `shapes` of
-    what its operators make. Steps of the same operators that make the same regions share one: what follows
-    from these is known by it."""
-
-    regions: Mapping[Value, Region]
-    main: Value
-    shapes: tuple[tuple[int, ...], ...]
-
-
-def step_regions(operators: Sequence[Node], made: Mapping[Value, Region], maps: RegionMaps) -> StepRegions:
-    """The regions of operators that make some of some values."""
-    regions = value_regions(operators, made, maps)
-    main = max(made, key=lambda v: volume(made[v]))
-    shapes = (extents(regions[v]) for n in operators for v in n.results() if v in regions)
-    return StepRegions(regions, main, tuple(shapes))
 
 
 class _Lowering:
@@ -113,7 +95,7 @@ class _Lowering:
         residents: Residents,
         tiler: Tiler,
         groups: Sequence[StepGroup],
-        known: KnownSteps,
+        known: KnownFacts,
     ) -> None:
         self.plan, self.graph, self.bindings, self.tiler = plan, plan.graph, bindings, tiler
         pools, self.residents = residents.pools, residents.scopes
@@ -264,7 +246,7 @@ class _Lowering:
             (*self._works_of(step, exact), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number], self.kernel,
             () if self.launched is None else self._binding_of(step, exact), self.group, self.lane,
-            self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
+            self.known.of(("multiplied", step.operators), lambda: multiplied(step.operators)),
         )  # fmt: skip
 
     def _waiting(
@@ -313,7 +295,7 @@ class _Lowering:
             number, step.operators[0].name, self.graph.nodes[step.node].kind, (*works, *converted),
             waiting, tuple(stores), weights, tiling, self.reused[number], self.kernel,
             group=self.group, lane=self.lane,
-            multiplied=self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
+            multiplied=self.known.of(("multiplied", step.operators), lambda: multiplied(step.operators)),
         )  # fmt: skip
 
     def _binding_of(self, step: InstanceStep, exact: StepRegions) -> Binding:
@@ -369,7 +351,7 @@ class _Lowering:
             *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in loads],
             *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in stores],
         )
-        axis = self._axis_of_tiles(step, regions[main])
+        axis = axis_of_tiles(self.plan, self.tilings, step, regions[main])
         key = (node.subgraph_id, step.layer, extents(regions[main]), binding, moved, axis)
         # Slices at a border are tiled as the first of equal extents is; of other plans, as the same slice is.
         if key not in self.known_requests:
@@ -386,21 +368,6 @@ class _Lowering:
         if tiling is None:
             tiling = self.tiler.again(self.requests.detailed(request, parts()))
         return self._bringing(tiling, [weight for weight, _ in weights]) if held else tiling
-
-    def _axis_of_tiles(self, step: InstanceStep, region: Region) -> int | None:
-        """The axis along which the largest operand of a step without products is made tile by tile, if the
-        result has the extents for it."""
-        if any(map(has_products, step.operators)):
-            return None
-        reads = [(volume(read.region), read.buffer) for read in step.reads if read.buffer is not None]
-        if not reads:
-            return None
-        _, buffer = max(reads)
-        source = self.plan.buffers[buffer]
-        made = self.tilings[source.first_step]
-        if made.axis is None or made.num_tiles == 1 or len(source.region) != len(region):
-            return None
-        return made.axis if extents(region)[made.axis] >= NUM_TILES else None
 
     def _whole(
         self, step: InstanceStep, request: TileRequest, parts_of: Callable[[], StepParts]
@@ -532,37 +499,11 @@ class _Lowering:
         # Nothing less than the regions themselves: slices of equal extents may reach over different borders,
         # and an up-sampled row may begin anywhere between two rows.
         cut = (own.axis, own.num_tiles, made.axis, made.num_tiles)
+        source, maps = buffer.region, self.graph.maps
         return self.known.of(
-            ("tiles", step.operators, read.value, main, *written.items(), buffer.region, *cut),
-            lambda: self._derive_tiles(step, read.value, main, written, buffer.region, made),
+            ("tiles", step.operators, read.value, main, *written.items(), source, *cut),
+            lambda: tiles_needed(step.operators, read.value, main, written, source, own, made, maps),
         )
-
-    def _derive_tiles(
-        self,
-        step: InstanceStep,
-        value: Value,
-        main: Value,
-        written: Mapping[Value, Region],
-        source: Region,
-        made: Tiling,
-    ) -> tuple[int, ...]:
-        out, tiling = written[main], self.tilings[-1]
-        axis, source_axis = tiling.axis, made.axis
-        if axis is None or source_axis is None or 1 in (tiling.num_tiles, made.num_tiles):
-            return ()
-        # Results as large as the main one are made tile by tile beside it, others with the last tile.
-        beside = {value: r for value, r in written.items() if extents(r) == extents(out)}
-        low, high = source[source_axis]
-        needs: list[int] = []
-        for tile in range(tiling.num_tiles):
-            if tile == tiling.num_tiles - 1 and len(beside) < len(written):
-                needs.append(made.num_tiles - 1)
-                continue
-            parts = {result: _cut(r, axis, tile, tiling.num_tiles) for result, r in beside.items()}
-            region = value_regions(step.operators, parts, self.graph.maps).get(value)
-            end = low if region is None else region[source_axis][1]
-            needs.append(max(0, -(-(end - low) * made.num_tiles // (high - low)) - 1))
-        return tuple(needs)
 
     def _copies(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> int:
         """How many cores hold the same part of a node's weights."""
@@ -606,7 +547,7 @@ class _Lowering:
                     rows = RequestPart(value, regions[value], size)
                     found[node, position] = Weight(None, size), rows
                     continue
-                part = self._part_of(node, position, regions)
+                part = part_of_constant(node, position, regions, self.graph.maps)
                 if part is not None:
                     copies = copies or self._copies(step, node, regions)
                     known = found.get((operand.name, part))
@@ -618,32 +559,3 @@ class _Lowering:
                         RequestPart(operand, part, size, reader=(node, position)),
                     )
         return list(found.values())
-
-    def _part_of(self, node: Node, position: int, regions: Mapping[Value, Region]) -> Region | None:
-        """The part of a constant operand that makes these regions of results: of some channels, their own."""
-        found: Region | None = None
-        for number, value in enumerate(node.outputs):
-            if value is None or value not in regions:
-                continue
-            need = self.graph.maps.inputs_of(node, number, regions[value])[position]
-            if need is not None:
-                found = need if found is None else hull(found, need)
-        return found
-
-
-def _cut(region: Region, axis: int, tile: int, num_tiles: int) -> Region:
-    """A tile of a region along an axis; the element that it is a part of where others cut it further."""
-    start, stop = region[axis]
-    first, end = (start + (stop - start) * t // num_tiles for t in (tile, tile + 1))
-    return (*region[:axis], (first, max(end, min(first + 1, stop))), *region[axis + 1 :])
-
-
-def _multiplied(operators: Sequence[Node]) -> frozenset[str]:
-    """Values that sums of products read."""
-    return frozenset(
-        operand.name
-        for node in operators
-        if has_products(node)
-        for operand in node.inputs
-        if operand is not None
-    )

@@ -19,9 +19,9 @@ from tilewright.passes import run_passes
 from tilewright.planner import Planner, cost_of
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
-from tilewright.targets.npu.backend import PlanFigures
 from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, smaller_capacities
 from tilewright.targets.npu.target import NpuTarget
+from tilewright.targets.npu.variants import PlanFigures
 
 TOLERANCE = 0.005
 

@@ -17,6 +17,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
+from tilewright.known_facts import KnownFacts
 from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.partition.split import Split
@@ -25,7 +26,6 @@ from tilewright.schedule.binding import bind
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import Kind, instance_graph
 from tilewright.schedule.orders import breadth_first
-from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.simulated_step import Load, SimulatedStep
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.tiles import Tiling
@@ -186,7 +186,7 @@ def test_steps_are_the_same_whatever_is_known_of_other_plans(most: int) -> None:
     graph = integer_network(5)
     partition = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
     assert isinstance(partition, Partition)
-    types, works, known = element_types(MACHINE), Works(MACHINE, element_types(MACHINE)), KnownSteps(most)
+    types, works, known = element_types(MACHINE), Works(MACHINE, element_types(MACHINE)), KnownFacts(most)
     for parts in (1, 2, 3, 2):
         splits = [Split(0, min(parts, s.outputs[0].shape[0])) for s in partition.subgraphs]
         instances = instance_graph(partition, splits)
