@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,7 +92,7 @@ def transitions(
     merge, with their readers and what they take at least. O(transitions).
     """
     number = np.int64
-    asked = (
+    asked = _Asked(
         np.array(groups.masks, number),
         np.array(groups.reaches, number),
         np.array(groups.chain_ns, float),
@@ -104,26 +105,17 @@ def transitions(
         np.array([least_ns for _, _, least_ns in merges], float),
         max_transitions,
     )
-    depths = groups.max_groups + 1
-    walk = (
-        np.empty(len(groups.masks), number),
-        np.zeros(depths, number),
-        np.zeros(depths),
-        np.zeros((depths, len(groups.areas_ns[0]))),
-        np.zeros(depths, number),
-    )
-    counts, listed = _first_state(everything)
+    walk, listed = _begun(asked, everything)
     is_over = False
     while not is_over:
         checkpoint()
-        is_over, listed = _list(*asked, int(counts[_FOUND]) + _AT_ONCE, counts, *walk, *listed)
-    if counts[_SOURCE] != counts[_STATES] or counts[_FOUND] > max_transitions:
+        is_over, listed = _list(asked, walk, listed, int(walk.counts[_FOUND]) + _AT_ONCE)
+    num_states, num_stages, num_found = (walk.counts[i] for i in (_STATES, _STAGES, _FOUND))
+    if walk.counts[_SOURCE] != num_states or num_found > max_transitions:
         return None
-    states, _, masks, values, _, firsts, targets, stages = listed
-    num_states, num_stages, num_found = counts[_STATES], counts[_STAGES], counts[_FOUND]
-    states, firsts = states[:num_states], firsts[: num_states + 1]
-    masks, values = masks[:num_stages], values[:num_stages]
-    targets, stages = targets[:num_found], stages[:num_found]
+    states, firsts = listed.states[:num_states], listed.firsts[: num_states + 1]
+    masks, values = listed.masks[:num_stages], listed.values[:num_stages]
+    targets, stages = listed.targets[:num_found], listed.stages[:num_found]
     order = np.argsort(np.bitwise_count(states), kind="stable")
     return Transitions(order, firsts, targets, stages, masks, values, int(order[0]))
 
@@ -138,9 +130,9 @@ def _place_of(key: int, table: Array, keys: Array) -> int:
 
 
 @compiled
-def _table(keys: Array, num_keys: int) -> Array:
-    """A hash table with space for twice as many keys."""
-    table = np.full(4 * num_keys, -1, np.int64)
+def _table(keys: Array, num_keys: int, size: int) -> Array:
+    """A hash table of keys with so many places, a power of two."""
+    table = np.full(size, -1, np.int64)
     for known in range(num_keys):
         table[_place_of(keys[known], table, keys)] = known
     return table
@@ -153,62 +145,87 @@ def _grown(array: Array, size: int) -> Array:
     return larger
 
 
+class _Asked(NamedTuple):
+    """What of a block its transitions follow from: `ListedGroups`, then what is asked beside that."""
+
+    groups: Array
+    reaches: Array
+    chain_ns: Array
+    areas_ns: Array
+    max_groups: int
+    stage_ns: float
+    join_ns: float
+    merged: Array
+    merged_reaches: Array
+    merged_ns: Array
+    max_transitions: int
+
+
 _SOURCE, _STATES, _STAGES, _FOUND, _IS_BEGUN, _CANDIDATES, _DEPTH, _MERGE = range(8)
 """Counts of a list so far: states whose transitions it has, states, stages and transitions; whether the next
 state is begun, with how many groups, how many of them are chosen, and how many merges were looked at."""
 
 
-@compiled
-def _first_state(everything: int) -> tuple[Array, tuple[Array, ...]]:
-    """The counts and arrays of a list that has one state: states, in a table, stages' operators and what
-    they take, in a table; where the transitions of each state begin, and of each transition the state that it
-    leads to and its stage."""
-    states = np.empty(1 << 12, np.int64)
+class _Walk(NamedTuple):
+    """Where a list stands: its counts, the groups of the state that is begun, and by the number of chosen
+    groups which these are, the longest of them, how long they occupy each resource, and the next to try."""
+
+    counts: Array
+    candidates: Array
+    chosen: Array
+    longest: Array
+    occupied: Array
+    position: Array
+
+
+class _Listed(NamedTuple):
+    """Arrays of a list, which have free places: states, in a table, stages' operators and what they take, in
+    a table; where the transitions of each state begin, and the state that each leads to, and its stage."""
+
+    states: Array
+    state_table: Array
+    masks: Array
+    values: Array
+    stage_table: Array
+    firsts: Array
+    targets: Array
+    stages: Array
+
+
+def _begun(asked: _Asked, everything: int) -> tuple[_Walk, _Listed]:
+    """A list that has one state, of all operators."""
+    number, depths, size = np.int64, asked.max_groups + 1, 1 << 12
+    walk = _Walk(
+        np.array([0, 1, 0, 0, 0, 0, 0, 0]),
+        np.empty(len(asked.groups), number),
+        np.zeros(depths, number),
+        np.zeros(depths),
+        np.zeros((depths, asked.areas_ns.shape[1])),
+        np.zeros(depths, number),
+    )
+    states = np.empty(size, number)
     states[0] = everything
-    state_table = np.full(1 << 14, -1, np.int64)
-    state_table[_place_of(everything, state_table, states)] = 0
-    masks = np.empty(1 << 12, np.int64)
-    values = np.empty(1 << 12, np.float64)
-    stage_table = np.full(1 << 14, -1, np.int64)
-    firsts = np.zeros((1 << 12) + 1, np.int64)
-    targets = np.empty(1 << 12, np.int32)
-    stages = np.empty(1 << 12, np.int32)
-    counts = np.array([0, 1, 0, 0, 0, 0, 0, 0])
-    return counts, (states, state_table, masks, values, stage_table, firsts, targets, stages)
+    listed = _Listed(
+        states,
+        _table(states, 1, 4 * size),
+        np.empty(size, number),
+        np.empty(size, float),
+        np.full(4 * size, -1, number),
+        np.zeros(size + 1, number),
+        np.empty(size, np.int32),
+        np.empty(size, np.int32),
+    )
+    return walk, listed
 
 
 @compiled
-def _list(
-    groups: Array,
-    reaches: Array,
-    chain_ns: Array,
-    areas_ns: Array,
-    max_groups: int,
-    stage_ns: float,
-    join_ns: float,
-    merged: Array,
-    merged_reaches: Array,
-    merged_ns: Array,
-    max_transitions: int,
-    enough: int,
-    counts: Array,
-    candidates: Array,
-    chosen: Array,
-    longest: Array,
-    occupied: Array,
-    position: Array,
-    states: Array,
-    state_table: Array,
-    masks: Array,
-    values: Array,
-    stage_table: Array,
-    firsts: Array,
-    targets: Array,
-    stages: Array,
-) -> tuple[bool, tuple[Array, ...]]:
+def _list(asked: _Asked, walk: _Walk, listed: _Listed, enough: int) -> tuple[bool, _Listed]:
     """Whether a list ends, as it has all transitions or more than are allowed, and its arrays; states come as
-    they are reached. With `enough` transitions it stops, to be gone on with: `candidates` are the groups of
-    the state that is begun, the others tell by the number of chosen groups which and what they take."""
+    they are reached. With `enough` transitions it stops, to be gone on with."""
+    groups, reaches, chain_ns, areas_ns, max_groups, stage_ns, join_ns = asked[:7]
+    merged, merged_reaches, merged_ns, max_transitions = asked[7:]
+    counts, candidates, chosen, longest, occupied, position = walk
+    states, state_table, masks, values, stage_table, firsts, targets, stages = listed
     num_areas = areas_ns.shape[1]
     source, num_states = counts[_SOURCE], counts[_STATES]
     num_stages, num_found = counts[_STAGES], counts[_FOUND]
@@ -269,7 +286,7 @@ def _list(
                 if num_states == len(states):
                     states = _grown(states, 2 * num_states)
                     firsts = _grown(firsts, 2 * num_states + 1)
-                    state_table = _table(states, num_states)
+                    state_table = _table(states, num_states, 4 * num_states)
                     place = _place_of(rest, state_table, states)
                 target = num_states
                 state_table[place] = target
@@ -281,7 +298,7 @@ def _list(
                 if num_stages == len(masks):
                     masks = _grown(masks, 2 * num_stages)
                     values = _grown(values, 2 * num_stages)
-                    stage_table = _table(masks, num_stages)
+                    stage_table = _table(masks, num_stages, 4 * num_stages)
                     place = _place_of(mask, stage_table, masks)
                 stage = num_stages
                 stage_table[place] = stage
@@ -305,7 +322,7 @@ def _list(
     counts[_DEPTH], counts[_MERGE] = depth, merge
     counts[_SOURCE], counts[_STATES] = source, num_states
     counts[_STAGES], counts[_FOUND] = num_stages, num_found
-    return is_over, (states, state_table, masks, values, stage_table, firsts, targets, stages)
+    return is_over, _Listed(states, state_table, masks, values, stage_table, firsts, targets, stages)
 
 
 @compiled

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.errors import InfeasibleMapping
-from tilewright.hardware.element_types import ElementTypes
-from tilewright.hardware.machine import Machine
 from tilewright.known_facts import KnownFacts
 from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.binding import Bindings
@@ -21,34 +19,31 @@ from tilewright.targets.npu.work import Works
 def lower_in_groups(
     plan: ScopePlan,
     bindings: Bindings,
-    machine: Machine,
-    types: ElementTypes,
+    works: Works,
     residents: Residents,
     tiler: Tiler,
+    known: KnownFacts,
     *,
     stays: bool,
-    works: Works | None = None,
-    known: KnownFacts | None = None,
 ) -> tuple[tuple[SimulatedStep, ...], Residents]:
     """The steps, and the weights that stay: those that groups hold, if all that `stays` from batch to batch,
     and others that all cores share.
 
-    `works` and `known` are as of `lower`. Where holding weights leaves too little for the tiles of a step,
+    The arguments are `lower`'s. Where holding weights leaves too little for the tiles of a step,
     none are held.
 
     Raises:
         InfeasibleMapping: what placed buffers leave free is too small for any tile of a step.
     """
-    cores = bindings.cores
+    cores, machine = bindings.cores, works.machine
     assert cores is not None, "a program in groups"
     free = free_bytes(plan, cores, machine)
 
     def lowered(residents: Residents) -> tuple[SimulatedStep, ...]:
         groups = step_groups(cores, free, residents, machine)
-        return lower(plan, bindings, machine, types, residents, tiler, groups, works, known)
+        return lower(plan, bindings, works, residents, tiler, known, groups)
 
-    works, known = works or Works(machine, types), known or KnownFacts()
-    needed = fetches(plan, bindings, machine, residents, tiler, works, known)
+    needed = fetches(plan, bindings, works, residents, tiler, known)
     plain, residents = residents, replace(residents, stay=stays)
     fetched = (Fetch(g, w.key, w.size_bytes * w.num_copies) for g, w in needed if w.key is not None)
     held = held_weights(fetched, free, stays=stays)

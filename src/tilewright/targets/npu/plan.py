@@ -122,15 +122,14 @@ def simulated_order(
     known = known or KnownFacts()
     if cores is None:
         if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
-            needed = fetches(scopes, bindings, machine, residents, tiler, works, known)
+            needed = fetches(scopes, bindings, works, residents, tiler, known)
             weights = [(w.key, w.size_bytes) for _, w in needed if w.key is not None]
             residents = choose_residents(weights, residents.pools)
-        steps = lower(scopes, bindings, machine, types, residents, tiler, works=works, known=known)
+        steps = lower(scopes, bindings, works, residents, tiler, known)
     else:
         steps, residents = lower_in_groups(
-            scopes, bindings, machine, types, residents, tiler,
-            stays=policy.resident_weights, works=works, known=known,
-        )  # fmt: skip
+            scopes, bindings, works, residents, tiler, known, stays=policy.resident_weights
+        )
     _require(launch_s + steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, works, in_blocks=bool(launches))

@@ -8,8 +8,6 @@ from math import prod
 from types import MappingProxyType
 
 from tilewright.errors import InfeasibleMapping
-from tilewright.hardware.element_types import ElementTypes
-from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.known_facts import KnownFacts
@@ -47,42 +45,33 @@ from tilewright.targets.npu.work import UnitWork, Works
 def lower(
     plan: ScopePlan,
     bindings: Bindings,
-    machine: Machine,
-    types: ElementTypes,
+    works: Works,
     residents: Residents | None = None,
     tiler: Tiler | None = None,
-    groups: Sequence[StepGroup] = (),
-    works: Works | None = None,
     known: KnownFacts | None = None,
+    groups: Sequence[StepGroup] = (),
 ) -> tuple[SimulatedStep, ...]:
-    """The steps of a plan on a machine that keeps elements as `types` say.
+    """The steps of a plan on the machine of `works`, which say what is known of the work of nodes there.
 
     `residents` are weights that stay on the chip, and what they leave free; None: there are none. `tiler`
-    says how steps are tiled; None: `tiler_of` the machine. `groups` are those of the bindings'
-    groups of cores, `works` what is known of the work of nodes on this machine, `known` facts of steps of
-    other plans of the graph on it.
+    says how steps are tiled; None: `tiler_of` the machine. `known` are facts of steps of other plans of the
+    graph on it, `groups` those of the bindings' groups of cores.
     O(operators of the layers of all instances).
 
     Raises:
         InfeasibleMapping: what the plan's buffers leave free is too small for any tile of a step.
     """
-    residents = residents or Residents(pool_sizes(machine, plan))
-    tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
-    return _Lowering(plan, bindings, machine, works, residents, tiler, groups, known or KnownFacts()).run()
+    residents = residents or Residents(pool_sizes(works.machine, plan))
+    tiler, known = tiler or tiler_of(works.machine), known or KnownFacts()
+    return _Lowering(plan, bindings, works, residents, tiler, known, groups).run()
 
 
 def fetches(
-    plan: ScopePlan,
-    bindings: Bindings,
-    machine: Machine,
-    residents: Residents,
-    tiler: Tiler,
-    works: Works,
-    known: KnownFacts,
+    plan: ScopePlan, bindings: Bindings, works: Works, residents: Residents, tiler: Tiler, known: KnownFacts
 ) -> tuple[tuple[int, Weight], ...]:
     """The weights that steps need, as often as they need them, with the number of the group of cores that
     runs the step, 0 where all cores do; of `lower`'s arguments."""
-    return tuple(_Lowering(plan, bindings, machine, works, residents, tiler, (), known).fetches())
+    return tuple(_Lowering(plan, bindings, works, residents, tiler, known, ()).fetches())
 
 
 class _Lowering:
@@ -90,12 +79,11 @@ class _Lowering:
         self,
         plan: ScopePlan,
         bindings: Bindings,
-        machine: Machine,
         works: Works,
         residents: Residents,
         tiler: Tiler,
-        groups: Sequence[StepGroup],
         known: KnownFacts,
+        groups: Sequence[StepGroup],
     ) -> None:
         self.plan, self.graph, self.bindings, self.tiler = plan, plan.graph, bindings, tiler
         pools, self.residents = residents.pools, residents.scopes
@@ -104,8 +92,8 @@ class _Lowering:
         self.brought = {(g.number, key) for g in groups for key in g.held if residents.stay}
         self.requests = TileRequests(plan.graph.maps, pools.local_bytes, pools.shared_bytes)
         self.tilings: list[Tiling] = []
-        self.num_cores = machine.num_cores_per_cluster  # that a step may take
-        self.machine, self.works = machine, works
+        self.num_cores = works.machine.num_cores_per_cluster  # that a step may take
+        self.machine, self.works = works.machine, works
         self.kernel: Kernel | None = None
         self.lane: StepLane | None = None
         self.launched = StepCores(plan, bindings, self.works, known) if bindings.launches else None

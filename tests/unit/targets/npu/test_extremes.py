@@ -31,6 +31,7 @@ from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.recipes import BASELINES, GRAPHTURBO, Baseline
 from tilewright.targets.npu.simulate import simulate
 from tilewright.targets.npu.steps import lower
+from tilewright.targets.npu.work import Works
 
 MACHINE = load_preset("stcp920")
 SEEDS = range(8)
@@ -88,7 +89,7 @@ def num_calls(num_nodes: int) -> int:
     planned = plan(blocks(num_nodes), MACHINE)
     profile = cProfile.Profile()
     profile.enable()
-    steps = lower(planned.scopes, planned.bindings, MACHINE, element_types(MACHINE))
+    steps = lower(planned.scopes, planned.bindings, Works(MACHINE, element_types(MACHINE)))
     simulate(steps, MACHINE, pool_sizes(MACHINE, planned.scopes))
     profile.disable()
     return pstats.Stats(profile).total_calls  # type: ignore[attr-defined,no-any-return]

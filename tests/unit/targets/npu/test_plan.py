@@ -355,7 +355,7 @@ def test_slices_of_channels_fetch_their_own_weights() -> None:
         order = tuple(range(len(instances.nodes)))
         bindings = bind(instances, order, 8)
         scopes = place(instances, order, bindings, MACHINE)
-        steps = lower(scopes, bindings, MACHINE, element_types(MACHINE))
+        steps = lower(scopes, bindings, Works(MACHINE, element_types(MACHINE)))
         assert [w.size_bytes * share for s in steps for w in s.weights] == [*weights] * 4
         found = simulate(steps, MACHINE, pool_sizes(MACHINE, scopes))
         assert found.traffic.main_read - 64 * 32 * 4 * share == sum(weights), "kept in the shared buffer"

@@ -51,7 +51,7 @@ def lowered(
     order = breadth_first(demand_of(instances))
     bindings = bind(instances, order, 1)
     plan = place(instances, order, bindings, machine)
-    return plan, lower(plan, bindings, machine, element_types(machine))
+    return plan, lower(plan, bindings, Works(machine, element_types(machine)))
 
 
 def cuts(region: Region, tiling: Tiling) -> list[Region]:
@@ -186,15 +186,17 @@ def test_steps_are_the_same_whatever_is_known_of_other_plans(most: int) -> None:
     graph = integer_network(5)
     partition = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
     assert isinstance(partition, Partition)
-    types, works, known = element_types(MACHINE), Works(MACHINE, element_types(MACHINE)), KnownFacts(most)
+    works, known = Works(MACHINE, element_types(MACHINE)), KnownFacts(most)
     for parts in (1, 2, 3, 2):
         splits = [Split(0, min(parts, s.outputs[0].shape[0])) for s in partition.subgraphs]
         instances = instance_graph(partition, splits)
         order = breadth_first(demand_of(instances))
         bindings = bind(instances, order, 1)
         plan = place(instances, order, bindings, MACHINE)
-        found = lower(plan, bindings, MACHINE, types, works=works, known=known)
-        for mine, alone in zip(found, lower(plan, bindings, MACHINE, types), strict=True):
+        found = lower(plan, bindings, works, known=known)
+        for mine, alone in zip(
+            found, lower(plan, bindings, Works(MACHINE, element_types(MACHINE))), strict=True
+        ):
             assert [(w.unit, w.seconds) for w in mine.works] == [(w.unit, w.seconds) for w in alone.works]
             assert (mine.loads, mine.stores, mine.weights) == (alone.loads, alone.stores, alone.weights)
             assert (mine.tiling, mine.binding, mine.after) == (alone.tiling, alone.binding, alone.after)
