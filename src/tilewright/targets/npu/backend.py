@@ -114,8 +114,6 @@ class NpuBackend(Backend):
         self._taken: dict[Recipe, str] = {}  # of two orders that a recipe asks for
         self._least_by_blocks: dict[bool, dict[str, float]] = {}
         self._least_s = inf  # of all plans so far that memory is large enough for
-        self._waiting: set[Recipe] = set()  # of programs with few instances, in which all units wait at times
-        self._waiting_keys: set[Hashable] = set()
         self._figures: dict[Recipe, PlanFigures] = {}
 
     def without_searches(self) -> tuple[str, Backend]:
@@ -197,9 +195,7 @@ class NpuBackend(Backend):
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """Others that place and run a plan otherwise, and may be better for what is known of it."""
         figures = self._figures.get(best)
-        if figures is None:
-            return ()
-        return self._variants.of(best, figures, self._taken, is_waiting=best in self._waiting)
+        return () if figures is None else self._variants.of(best, figures, self._taken)
 
     def placements(self, recipe: Recipe) -> Iterable[Recipe]:
         """Another rule of what leaves a full buffer, where something does; other mappers, where layers are
@@ -396,8 +392,6 @@ class NpuBackend(Backend):
         key = (cut, order, ran, recipe.memory, recipe.execution)
         if key in self._plans or (is_known and key in self._estimates):
             self._figures[recipe] = self._figures_of_plans[key]
-            if key in self._waiting_keys:
-                self._waiting.add(recipe)
             return key
         if key in self._outclassed and most_s < inf:
             raise self._outclassed[key]
@@ -415,11 +409,9 @@ class NpuBackend(Backend):
             levels[Scope.LOCAL].peak_bytes,
             levels[Scope.SHARED].peak_bytes,
             planned.scopes.spilled_bytes,
-            any(s.tiling.bound_s > 0 or s.tiling.is_mapped for s in planned.simulation.steps),
+            is_mapped=any(s.tiling.bound_s > 0 or s.tiling.is_mapped for s in planned.simulation.steps),
+            is_waiting=ran[1] is None and self._waits(planned, self._policy_of(recipe.execution)),
         )
-        if ran[1] is None and self._waits(planned, self._policy_of(recipe.execution)):
-            self._waiting.add(recipe)
-            self._waiting_keys.add(key)
         self._estimates[key] = estimate_of(planned.simulation, has_energies=self._has_energies)
         return key
 

@@ -28,12 +28,14 @@ in so many."""
 @dataclass(frozen=True, slots=True)
 class PlanFigures:
     """What of a plan decides which variants of it can differ: how full the cores' buffers and the shared one
-    get, what leaves them, whether a mapper tiled a layer."""
+    get, what leaves them, whether a mapper tiled a layer, and whether it is a program with few instances in
+    which all units wait at times."""
 
     local_peak_bytes: int
     shared_peak_bytes: int
     spilled_bytes: int
     is_mapped: bool
+    is_waiting: bool
 
 
 class Variants:
@@ -45,9 +47,7 @@ class Variants:
         self._shared_bytes = smaller_capacities(shared, _QUARTERS, _LEAST_SHARE)
         self._capacity_bytes, self._is_launched = (local, shared), is_launched
 
-    def of(
-        self, best: Recipe, figures: PlanFigures, taken: Mapping[Recipe, str], *, is_waiting: bool
-    ) -> Iterator[Recipe]:
+    def of(self, best: Recipe, figures: PlanFigures, taken: Mapping[Recipe, str]) -> Iterator[Recipe]:
         """Weights that stay on the chip or not, another rule of what leaves a full buffer, and less of each
         buffer for values, so that more of it is left for what passes; groups of cores where units wait.
         `taken` are the orders that recipes took which ask for two."""
@@ -66,7 +66,7 @@ class Variants:
         yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
         if not self._is_launched:
             yield replace(best, memory=_late(chosen))
-        if is_waiting:
+        if figures.is_waiting:
             yield from (replace(best, schedule=order) for order in IN_GROUPS)
         # Only a limit below what lies there changes anything.
         for most in self._limits(figures.local_peak_bytes, figures.shared_peak_bytes):

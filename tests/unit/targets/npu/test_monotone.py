@@ -77,7 +77,7 @@ def test_the_papers_own_is_tried_with_weights_that_stay_where_they_can(machine: 
     graph = network("squeezenet1_1", image=32)
     backend = NpuTarget(load_preset(machine)).backend(graph, Options())
     best = Recipe("layerwise", "sequential", MEMORY)
-    backend._figures[best] = PlanFigures(0, 0, 0, is_mapped=False)
+    backend._figures[best] = PlanFigures(0, 0, 0, is_mapped=False, is_waiting=False)
     found = [recipe for recipe in backend.variants(best) if recipe.execution == RESIDENT]
     assert [recipe.partition for recipe in found] == (["layerwise", GRAPHTURBO.partition] if is_tried else [])
 
