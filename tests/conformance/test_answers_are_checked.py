@@ -373,7 +373,7 @@ ANSWERED_BY: dict[str, set[str]] = {
     | {"schedule.check", "schedule.check_instances"},
     "partition.check_splits": {"artifact.plan", "partition.check", "targets.npu.check_plan"},
     "schedule.check": {"schedule", "targets.validate"},
-    "schedule.check_instances": {"schedule.scheduled", "targets.npu.check_plan"},
+    "schedule.check_instances": {"memory.check_scopes", "schedule.scheduled", "targets.npu.check_plan"},
     "schedule.check_lanes": {"schedule.check"},
     "schedule.check_merges": {"schedule.check"},
     "targets.cpu.lower.check_places": {"targets.cpu.target"},

@@ -1,7 +1,5 @@
 """First runs on a machine: no mapping is known, the loops that search for them are not compiled."""
 
-# mypy: disable-error-code="arg-type, assignment, attr-defined"
-
 from __future__ import annotations
 
 from collections.abc import Iterator
