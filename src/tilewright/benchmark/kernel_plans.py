@@ -60,7 +60,7 @@ class PlanTiming:
         return f"{line}, {self.ratio.median:.2f} x ({self.ratio.low:.2f} to {self.ratio.high:.2f}) as fast"
 
 
-def compare_with_file(name: str, plans: str, path: Path, isa: Isa | None = None) -> list[PlanTiming]:
+def compare_with_file(name: str, plans: str, path: Path) -> list[PlanTiming]:
     """A kernel's plan, of its plans that which makes what the plan in a file makes, and that one.
 
     Raises:
@@ -79,7 +79,7 @@ def compare_with_file(name: str, plans: str, path: Path, isa: Isa | None = None)
     chosen = next((text for text in _plans_in(plans) if _result_of(parse_plan(text)) == wanted), None)
     if chosen is None:
         raise UsageError(f"{path}: its result is {wanted}, which no plan of {name} has.")
-    return compare_plans({name: chosen, str(path): written}, isa)
+    return compare_plans({name: chosen, str(path): written})
 
 
 def _plans_in(text: str) -> Iterator[str]:

@@ -155,10 +155,9 @@ def print_table(
     *,
     title: str | None = None,
     right: Sequence[int] = (),
-    less: Sequence[int] = (),
 ) -> None:
-    """Print rows under column heads (no heads if all are empty); `right` and `less` are as in `Table`."""
-    _print(Table(tuple(columns), tuple(map(tuple, rows)), title or "", tuple(right), tuple(less)))
+    """Print rows under column heads (no heads if all are empty); `right` is as in `Table`."""
+    _print(Table(tuple(columns), tuple(map(tuple, rows)), title or "", tuple(right)))
 
 
 def _print(table: Table) -> None:

@@ -22,9 +22,7 @@ def least_steps(problem: ContestProblem, subgraph: Subgraph, depth: int) -> int:
     return -(-depth // longest)
 
 
-def least_traffic(
-    problem: ContestProblem, subgraph: Subgraph, without: Set[int] = frozenset()
-) -> tuple[float, dict[int, float]]:
+def least_traffic(problem: ContestProblem, subgraph: Subgraph) -> tuple[float, dict[int, float]]:
     """Elements that come in at least, with the largest tiles; also of each tensor that is made elsewhere.
 
     A slice of a sum of several steps is gone when the next tile begins, so every tile asks for it again; any
@@ -37,8 +35,7 @@ def least_traffic(
     by_row = by_column = 0.0
     loads: dict[int, list[Load]] = {}
     for load in subgraph.loads:
-        if load.tensor not in without:
-            loads.setdefault(load.tensor, []).append(load)
+        loads.setdefault(load.tensor, []).append(load)
     for tensor, kinds in loads.items():
         size = problem.size(tensor)
         most = size

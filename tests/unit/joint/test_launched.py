@@ -308,7 +308,7 @@ def wide_chain(num_layers: int = 3) -> Graph:
 def test_pcgc_comes_after_what_is_planned_fastest_and_before_any_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planner, num_clocked = planner_of(wide_chain(), "a310"), itertools.count()
+    planner, num_clocked = planner_of(wide_chain(2), "a310"), itertools.count()
     planner.options = replace(planner.options, plan="joint")
     tried: list[str] = []
     plan, of_small = Planner.program, joint_blocks.Blocks.of_small

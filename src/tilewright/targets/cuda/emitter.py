@@ -116,11 +116,11 @@ class CudaEmitter(Emitter):
         self._globals[name] = f"internal addrspace(3) global [{size_bytes} x i8] undef, align {align_bytes}"
         return Val(name, SHARED)
 
-    def shared_gep(self, pointer: Val, offset: Int, element: str = "i8") -> Val:
-        """A shared address moved by elements."""
+    def shared_gep(self, pointer: Val, offset: Int) -> Val:
+        """A shared address moved by bytes."""
         if isinstance(offset, int) and offset == 0:
             return pointer
-        return self.op(f"getelementptr {element}, {pointer.typed}, i64 {offset}", SHARED)
+        return self.op(f"getelementptr i8, {pointer.typed}, i64 {offset}", SHARED)
 
     def shared_load(self, type: Type, pointer: Val, *, align_bytes: int = 0) -> Val:
         """A value from shared memory."""

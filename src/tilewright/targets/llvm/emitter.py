@@ -381,10 +381,10 @@ class Emitter(LaneOps):
             address = self.gep(pointer, self.mul(stride, lane), value.type.element)
             self.store(self.extract(value, lane), address)
 
-    def prefetch(self, pointer: Val, *, write: bool = False, locality: int = 3) -> None:
-        """Ask for the cache line at `pointer`; `locality` 3 keeps it in every level."""
+    def prefetch(self, pointer: Val) -> None:
+        """Ask for the cache line at `pointer`, to be read, in every level but the first."""
         self.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 {locality}, i32 1)")
+        self.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)")
 
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {

@@ -205,7 +205,7 @@ def spread_groups(problem: Contraction, lanes: int) -> Contraction:
     return replace(problem, vector=merged, outer=outer, spread=Spread(summed, size))
 
 
-def collapse(loops: Sequence[StridedLoop], *, keep: set[str], ignore_b: bool = False) -> list[StridedLoop]:
+def collapse(loops: Sequence[StridedLoop], *, keep: set[str]) -> list[StridedLoop]:
     """Loops from outermost to innermost in A, neighbours that walk like one loop made one.
 
     Dims named in `keep` stay as they are: they are padded.
@@ -213,12 +213,8 @@ def collapse(loops: Sequence[StridedLoop], *, keep: set[str], ignore_b: bool = F
     ordered = sorted(loops, key=lambda x: (-abs(x.a or x.c), -abs(x.c), x.name))
     result: list[StridedLoop] = []
     for x in ordered:
-        if (
-            result
-            and x.name not in keep
-            and result[-1].name not in keep
-            and x.collapses_into(result[-1], ignore_b=ignore_b)
-        ):
+        is_free = bool(result) and not {x.name, result[-1].name} & keep
+        if is_free and x.collapses_into(result[-1]):
             outer = result.pop()
             merged = f"{outer.name}.{x.name}"
             result.append(replace(x, name=merged, extent=x.extent * outer.extent, rows=outer.rows_with(x)))

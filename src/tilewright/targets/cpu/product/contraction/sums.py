@@ -288,7 +288,7 @@ class Sums:
             vectors.append(load_lanes(e, b_dtype, pointer, lanes, active=active))
         if self.next_panel is not None:
             ahead = e.moved(self.next_panel, b, b_dtype.size_bytes)
-            e.prefetch(ahead, locality=2)
+            e.prefetch(ahead)
         at_a = self.frame.pointer("a", a, a_operand.dtype.size_bytes)
         made = list(accumulators)
         for group in pairs.groups:

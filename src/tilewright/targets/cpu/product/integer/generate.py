@@ -136,7 +136,7 @@ class _WordTiles(ByteWalk):
         words = [e.load(self.type, e.gep(at_b, 4 * lanes * j)) for j in range(panel.num_vectors)]
         vectors = [self.dot.widen_b(e, w) for w in words]
         if self.plan.fetches_ahead:
-            e.prefetch(e.gep(at_b, self.next_panel), locality=2)
+            e.prefetch(e.gep(at_b, self.next_panel))
         at_a = e.gep(self.pointers["a"], a)
         ones = None
         if self.sums_rows:

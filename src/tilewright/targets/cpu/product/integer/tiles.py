@@ -236,7 +236,7 @@ class _Tiles(ByteWalk):
                 at_b, e.add(e.mul(self.share, lines // _SHARES * _LINE_BYTES), self.factor.panel_stride)
             )
             for line in range(lines // _SHARES):
-                e.prefetch(e.gep(ahead, line * _LINE_BYTES), locality=2)
+                e.prefetch(e.gep(ahead, line * _LINE_BYTES))
         for i, offset in enumerate(a):
             amx.load(e, _FIRST_A + i, e.gep(self.pointers["a"], offset), self.plan.row.a)
             for j in range(panel.num_vectors):

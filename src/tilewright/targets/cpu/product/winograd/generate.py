@@ -356,7 +356,7 @@ class _Generator:
             if ahead is not None:
                 next_b = self._pointer(ahead.pointer, e.mul(k, width))
                 for j in range(ahead.num_vectors):
-                    e.prefetch(e.gep(next_b, j * self.type.size_bytes), locality=2)
+                    e.prefetch(e.gep(next_b, j * self.type.size_bytes))
             at_v = self._pointer(v, k)
             result: list[Val] = []
             for r in range(num_rows):
