@@ -29,7 +29,7 @@ from tilewright.joint_blocks import Blocks, has_many_nodes, is_large, is_open, j
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.planner import LEAST_S, LEFT_OPEN, OF_FIRST, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Spec
-from tilewright.planning.grid import of_fast, of_pairs, of_papers
+from tilewright.planning.grid import in_lanes, of_fast, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe
 from tilewright.program import Program
 from tilewright.progress import ending_with
@@ -41,7 +41,7 @@ from tilewright.targets.base import Backend
 
 _NUM_MERGED, _NUM_AGAIN = 3, 8
 """Graphs that merging made of which plans are made, too, and recipes that are tried on each graph."""
-_NUM_NEAREST, _NUM_PAIRS = 7, 2
+_NUM_NEAREST, _NUM_PAIRS = 9, 2
 """Recipes of the portfolio, and promising pairs of methods, of one partition, that come before searches."""
 _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
@@ -238,17 +238,20 @@ class _Found:
     def steps(self) -> Iterator[Step]:
         """What is tried on the graph that is the best of all then. Joint tilings are of whole kernels, as
         methods cut them, so that these come before blocks near the best plan even where slices are best."""
-        is_varied, is_serial = self._is_varied, self.planner.backend.limits.num_cores == 1
-        if is_varied and not is_serial:  # where slices fill cores
+        is_serial = self.planner.backend.limits.num_cores == 1
+        if not is_serial:  # where slices fill cores
+            yield self.try_default, 0.4
+        is_varied = self._is_varied
+        if is_varied and not is_serial:
             yield self.try_nearest, 0.4
         yield self.try_best_pairs, 0.7
         if is_varied or is_serial:
             yield self.prove_small, 0.5 if is_serial else 0.3
         if is_varied:
-            yield self.search_kernels, 0.4
+            yield self.search_kernels, 0.3
         else:
             yield self.try_methods, 0.6
-        yield self.search_blocks, 0.5
+        yield self.search_blocks, 0.6
         if is_varied or any(split.num_instances > 1 for split in self.best.plan.schedule.splits):
             yield self.search_kernels, 0.7
 
@@ -264,20 +267,23 @@ class _Found:
         if not (meter.is_over or is_large(self.planner)):
             self.best = self.blocks.of_small(self.best, meter)
 
+    def try_default(self, meter: Meter) -> None:
+        """Try the target's own recipe, which cuts into slices."""
+        self.best = self.planner.tried((self.planner.backend.default_recipe,), self.best, meter)
+
     def try_nearest(self, meter: Meter) -> None:
-        """Try recipes that vary the best one in what gains most often, slices, kept rows and the share of the
-        capacity, in one order each; then other orders of the best partition."""
+        """Try recipes that vary the target's own in what gains most often, slices, kept rows and the share of
+        the capacity, in the order that it took; then other orders of the best partition."""
         recipes = (recipe for recipe in self._portfolio() if recipe.partition != PLAIN_RECIPE.partition)
+        taken = {schedule.provenance.note for schedule in self.planner.seeds}
         others: list[Recipe] = []
 
         def one_of_each() -> Iterator[Recipe]:
-            known = set[str]()
-            for recipe in itertools.islice(recipes, _NUM_NEAREST):
-                if recipe.partition in known:
-                    others.append(recipe)
-                else:
-                    known.add(recipe.partition)
-                    yield recipe
+            nearest = itertools.islice(recipes, _NUM_NEAREST)
+            for _, alike in itertools.groupby(nearest, key=lambda recipe: recipe.partition):
+                first, *rest = sorted(alike, key=lambda recipe: recipe.schedule not in taken)
+                others.extend(rest)
+                yield first
 
         self.best = self.planner.tried(one_of_each(), self.best, meter)
         partition = self.best.recipe.partition
@@ -288,9 +294,14 @@ class _Found:
         self.best = self.planner.tried(_fastest(self.planner), self.best, meter)
 
     def try_best_pairs(self, meter: Meter) -> None:
-        """Try what is the best of all recipes most often, and takes longer than others."""
+        """Try what is the best of all recipes most often, and takes longer than others: other kernels, in
+        stages or lanes. Where all layers are one kernel already, which no others can save anything of, try
+        this one in lanes."""
         memory = self.planner.backend.default_recipe.memory
-        self.best = self.planner.tried(itertools.islice(of_pairs(memory), _NUM_PAIRS), self.best, meter)
+        recipes: Iterable[Recipe] = itertools.islice(of_pairs(memory), _NUM_PAIRS)
+        if len(self.best.plan.partition.subgraphs) == 1 and self._is_varied:
+            recipes = (in_lanes(self.best.recipe),)
+        self.best = self.planner.tried(recipes, self.best, meter)
 
     def try_methods(self, meter: Meter) -> None:
         """Try papers, pairs of their methods, and the portfolio."""

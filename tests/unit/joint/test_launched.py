@@ -295,20 +295,20 @@ def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
     assert first_difference(compare_values(code, Tolerance())) is None
 
 
-def wide_chain(num_layers: int = 3) -> Graph:
-    """Convolutions whose results are far larger than their weights: what passes main memory decides."""
+def wide_chain(num_layers: int = 3, side: int = 112) -> Graph:
+    """Convolutions whose results are far larger than their weights, on large images: what passes main memory
+    decides."""
     b = GraphBuilder()
-    y = b.input(1, 32, 112, 112)
+    y = b.input(1, 32, side, side)
     for _ in range(num_layers):
         weight = b.constant(32, 32, 1, 1, value=0.01)
-        y = b.op("Relu", b.op("Conv", y, weight, b.constant(32), shape=(1, 32, 112, 112)))
+        y = b.op("Relu", b.op("Conv", y, weight, b.constant(32), shape=(1, 32, side, side)))
     return b.finish(y)
 
 
-def test_pcgc_comes_after_what_is_planned_fastest_and_before_any_search(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    planner, num_clocked = planner_of(wide_chain(2), "a310"), itertools.count()
+def order_of_trials(graph: Graph, machine: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is planned of a graph where time is limited, and when a search begins, in few trials."""
+    planner = planner_of(graph, machine)
     planner.options = replace(planner.options, plan="joint")
     tried: list[str] = []
     plan, of_small = Planner.program, joint_blocks.Blocks.of_small
@@ -328,11 +328,28 @@ def test_pcgc_comes_after_what_is_planned_fastest_and_before_any_search(
     monkeypatch.setattr(Planner, "program", program)
     monkeypatch.setattr(joint_blocks.Blocks, "of_small", searched)
     monkeypatch.setattr(joint_plan, "improved", improved)
-    meter = Budget(UNLIMITED, deadline_s=10_000.0).start(num_clocked.__next__)
+    meter = Budget(16, deadline_s=1e6).start()
     joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, meter))
+    return list(dict.fromkeys(tried))
+
+
+def test_slices_and_pcgc_come_after_what_is_planned_fastest_and_before_any_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = order_of_trials(diamond(), "a310", monkeypatch)
     fast = [f"{partition}, {schedule}" for partition, schedule in FAST]
-    assert tried[: 1 + len(fast)] == ["layerwise, sequential", *fast]
-    assert tried.index("pcgc, ios") < tried.index("search")
+    first = ["layerwise, sequential", *fast, "graphturbo, depth-or-breadth-first"]
+    assert tried[: len(first)] == first
+    assert tried[len(first)] == "pcgc, ios"
+    assert "search" not in tried[: len(first)]
+
+
+def test_no_other_kernels_come_before_a_search_where_one_holds_all_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = order_of_trials(wide_chain(side=28), "a310", monkeypatch)
+    assert tried.index("graphturbo{alpha=1.25}, virtual-units") < tried.index("search")
+    assert "pcgc, ios" not in tried[: tried.index("search")]
 
 
 def test_what_is_seen_to_take_longer_is_not_simulated_where_time_is_limited() -> None:
