@@ -358,11 +358,12 @@ def _knapsack(costs: Array) -> tuple[Array, np.ndarray[Any, np.dtype[np.int_]]]:
     """The least sum of boxes that cover each length, where boxes of 1, 2 and more cost so much, and which box
     is the last, counted from the largest on."""
     number = len(costs)
-    least, last = np.zeros(number + 1), np.zeros(number + 1, int)
-    left = np.arange(number + 1)[:, None] - np.arange(number, 0, -1)  # what a box of each size leaves
-    np.maximum(left, 0, out=left)
+    last = np.zeros(number + 1, int)
+    # Of lengths from -number on, so that what boxes of all sizes leave of a length lies in a row: what is
+    # covered beyond the end costs nothing.
+    least, of_largest_first = np.zeros(2 * number + 1), costs[::-1].copy()
     for length in range(1, number + 1):
-        sums = costs[::-1] + least[left[length]]
-        last[length] = np.argmin(sums)
-        least[length] = sums[last[length]]
-    return least, last
+        sums = of_largest_first + least[length : length + number]
+        last[length] = place = sums.argmin()
+        least[number + length] = sums[place]
+    return least[number:], last

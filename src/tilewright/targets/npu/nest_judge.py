@@ -77,7 +77,8 @@ class NestJudge:
         """What a plan costs; None of one that is impossible, or seen to cost more than `most`."""
         try:
             schedule, instances, placed, places = self._scheduled(plan)
-            kernels = tuple(placed.kernels[place] for place in places)
+            in_order = placed.kernels
+            kernels = tuple(in_order[place] for place in places)
             order = array("q", (n for i in schedule.instances() for n in (i.subgraph_id, i.index))).tobytes()
             key = kernels, order, replace(placed, nests=())
             if key in self._known:
@@ -123,7 +124,8 @@ class NestJudge:
 
         def ordered(plan: NestPlan) -> Iterator[Instance]:
             found, placed, places = self.schedule(plan)
-            numbers = [firsts[next(placed.kernels[place].nodes)] for place in places]
+            kernels = placed.kernels
+            numbers = [firsts[next(kernels[place].nodes)] for place in places]
             return (Instance(numbers[i.subgraph_id], i.index) for i in found.instances())
 
         found = plan_of(self.numbered, schedule, self.num_cores, ordered)

@@ -506,6 +506,10 @@ def _part(region: Region, binding: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(-(-(stop - start) // b) for (start, stop), b in zip(region, binding, strict=True))
 
 
+_KINDS = ("row", "column", "")
+"""What axes of a result are of a product."""
+
+
 @lru_cache(maxsize=1 << 14)
 def fewest_parts(
     extents: tuple[int, ...],
@@ -521,48 +525,48 @@ def fewest_parts(
     A core's units do no more than `most_utilization` of what they could, however full their tiles are: then
     even parts count for more than full tiles.
     """
-    last = max((axis for axis, is_free in enumerate(is_cut) if is_free), default=-1)
+    last = max((axis for axis, is_free in enumerate(is_cut) if is_free), default=0)
     best: tuple[tuple[float, int], tuple[int, ...]] | None = None
+    places = [_KINDS.index(kind) for kind in kinds]
+    row, column = tile or (1, 1)
 
-    def cost_of(counts: tuple[int, ...]) -> float:
-        largest = prod(-(-extent // count) for extent, count in zip(extents, counts, strict=True))
-        work = max(_rounded_work(extents, counts, kinds, tile), largest / most_utilization)
+    def cost_of(sizes: Sequence[int]) -> float:
+        """Elements of a part of so many rows, columns and others, of a product rounded up to whole tiles."""
+        rows, columns, others = sizes
+        full = _rounded(rows, row) * _rounded(columns, column) * others
+        work = max(full, rows * columns * others / most_utilization)
         return float(f"{work:.12g}")  # floats that are equal but for rounding tie
 
-    def search(axis: int, counts: tuple[int, ...], left: int) -> None:
+    def cut(sizes: Sequence[int], axis: int, count: int) -> list[int]:
+        found = list(sizes)
+        found[places[axis]] *= -(-extents[axis] // count)
+        return found
+
+    def search(axis: int, counts: tuple[int, ...], left: int, sizes: Sequence[int]) -> None:
         nonlocal best
+        choices = _part_counts(extents[axis], left) if is_cut[axis] else (1,)
         if axis < last:
-            for count in _part_counts(extents[axis], left) if is_cut[axis] else (1,):
-                search(axis + 1, (*counts, count), left // count)
+            for count in choices:
+                search(axis + 1, (*counts, count), left // count, cut(sizes, axis, count))
             return
         # More parts along the last axis that is cut never take longer: of those, the fewest as fast as most.
-        ones = (1,) * (len(extents) - axis - 1)
-        choices = _part_counts(extents[axis], left) if axis == last else (1,)
-        least = cost_of((*counts, choices[-1], *ones))
-        place = bisect_left(choices, True, key=lambda count: cost_of((*counts, count, *ones)) <= least)
-        found = (*counts, choices[place], *ones)
+        least = cost_of(cut(sizes, axis, choices[-1]))
+        if best is not None and least > best[0][0]:
+            return
+        place = bisect_left(choices, True, key=lambda count: cost_of(cut(sizes, axis, count)) <= least)
+        found = (*counts, choices[place], *((1,) * (len(extents) - axis - 1)))
         cost = least, prod(found)
         if best is None or cost < best[0] or (cost == best[0] and found > best[1]):
             best = cost, found
 
     if not extents:
         return ()
-    search(0, (), num_cores)
+    whole: list[int] = [1, 1, 1]
+    for axis in range(last + 1, len(extents)):
+        whole = cut(whole, axis, 1)
+    search(0, (), num_cores, whole)
     assert best is not None
     return best[1]
-
-
-def _rounded_work(
-    extents: tuple[int, ...], counts: tuple[int, ...], kinds: tuple[str, ...], tile: tuple[int, ...]
-) -> int:
-    """Elements of the largest part, rows and columns of a product rounded up to whole tiles."""
-    sizes = {"row": 1, "column": 1, "": 1}
-    for extent, count, kind in zip(extents, counts, kinds, strict=True):
-        sizes[kind] *= -(-extent // count)
-    if tile:
-        sizes["row"] = _rounded(sizes["row"], tile[0])
-        sizes["column"] = _rounded(sizes["column"], tile[1])
-    return prod(sizes.values())
 
 
 @lru_cache(maxsize=1 << 12)
