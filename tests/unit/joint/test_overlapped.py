@@ -64,11 +64,12 @@ def problem_of(graph: Graph) -> PartitionProblem:
     return PartitionProblem(graph, small_machine(), known=Analysis(graph))
 
 
-def kernels_of(graph: Graph) -> Kernels:
-    problem, planner = problem_of(graph), GraphTurbo(alpha=1.25)
+def kernels_of(graph: Graph, machine: Machine | None = None) -> Kernels:
+    machine, planner = machine or small_machine(), GraphTurbo(alpha=1.25)
+    problem = PartitionProblem(graph, machine, known=Analysis(graph))
     keeping = GraphTurbo(alpha=1.25, rows="keep")
     fits = planner.splitter(problem)
-    share = NpuTarget(small_machine()).backend(graph, Options()).nest_judge.share
+    share = NpuTarget(machine).backend(graph, Options()).nest_judge.share
     return Kernels(Numbered(graph), fits, keeping.splitter(problem), planner.recompute_limit, share)
 
 
@@ -106,6 +107,43 @@ def test_the_same_network_is_searched_in_the_same_way() -> None:
     )
     assert first.tried == second.tried
     assert first.planned.order == second.planned.order
+
+
+def test_first_layers_of_the_largest_kernel_are_cut_off_in_slices_that_keep_rows() -> None:
+    b = GraphBuilder()
+    x = b.input(1, 2, 32, 4)
+    for _ in range(4):
+        x = b.op("Conv", x, b.constant(2, 2, 3, 3), shape=x.shape, pads=(1, 1, 1, 1))
+    kernels = kernels_of(b.finish(x), load_preset("stcp920"))
+    layers = tuple(layer for kernel in layer_by_layer(b.graph).kernels for layer in kernel.layers)
+    whole = NestPlan((Nest((Kernel(layers, WHOLE),), "depth-first"),), MEMORY)
+    moves = Moves(kernels, (), [MEMORY], [""], random.Random(0))
+    assert moves.headed(whole, further=0.25) is None
+    assert moves.resliced(whole, 2.0) is None
+
+    def lengths(move: Move | None) -> list[tuple[int, str]]:
+        assert move is not None
+        return [(len(kernel.layers), str(kernel.split)) for kernel in move.plan.kernels]
+
+    half = moves.headed(whole, share=0.5)
+    assert lengths(half) == [(2, "axis 2 by 4, rows kept"), (2, "whole")]
+    assert half is not None
+    assert lengths(moves.headed(half.plan, share=0.25)) == [(1, "axis 2 by 4"), (3, "whole")]
+    assert lengths(moves.headed(half.plan, further=0.25)) == [(3, "axis 2 by 4, rows kept"), (1, "whole")]
+    assert lengths(moves.resliced(half.plan, 2.0)) == [(2, "axis 2 by 8, rows kept"), (2, "whole")]
+
+
+def test_layers_with_results_of_several_ranks_are_in_no_slices_that_keep_rows() -> None:
+    b = GraphBuilder()
+    shape = (1, 2, 32, 4)
+    x = b.op("Conv", b.input(*shape), b.constant(2, 2, 3, 3), shape=shape, pads=(1, 1, 1, 1))
+    ends = [
+        b.op("Conv", x, b.constant(2, 2, 3, 3), shape=shape, pads=(1, 1, 1, 1)),
+        b.op("ReduceSum", x, b.integers(1, 2), shape=(1, 4), keepdims=0),
+    ]
+    plan, kernels = layer_by_layer(b.finish(*ends)), kernels_of(b.graph, load_preset("stcp920"))
+    layers = tuple(layer for kernel in plan.kernels for layer in kernel.layers)
+    assert kernels.in_rows(layers, 4) is None
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -243,15 +281,24 @@ class Steps(Moves):
 
 
 def test_late_acceptance_passes_through_worse_plans() -> None:
-    judge = Numbers([10.0, 9.0, 9.5, 5.0])
+    judge = Numbers([10.0, 9.0, 9.25, 5.0])
     start = judge(judge.plan(0), 1e9)
     assert start is not None
     heard: list[float] = []
     best = search(judge, Steps(judge), start, Budget(9).start(), lambda b, *_: heard.append(b.cost))
     assert best.cost == 5.0
-    assert heard == [9.0, 9.5, 5.0]
+    assert heard == [9.0, 9.25, 5.0]
     greedy = search(judge, Steps(judge), start, Budget(9).start(), lambda *_: None, length=1)
     assert greedy.cost == 9.0
+
+
+def test_behind_a_much_better_plan_the_search_stays_near_it() -> None:
+    judge = Numbers([10.0, 5.0, 5.2, 3.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+    moves = Steps(judge, (1, 2))
+    assert search(judge, moves, start, Budget(9).start(), lambda *_: None).cost == 5.0
+    assert judge.asked == [0, 1, 2], "5.2 is less than plans before, but more than 3 % above the best"
 
 
 def test_a_search_tries_nothing_again_that_one_before_it_has_seen() -> None:

@@ -111,6 +111,12 @@ class Kernels:
             return None
         if part.is_opaque or (len(kernel.layers) == 1 and split == WHOLE):
             return kernel if split == WHOLE else None
+        option = self._option(part, split)
+        return None if option is None else Kernel(kernel.layers, option.split)
+
+    def _option(self, part: SubgraphPart, split: Split) -> SplitOption | None:
+        """What a split of a part comes to; None where it cannot be made, does not fit or computes too much
+        again."""
         shapes = [v.shape for v in part.outputs]
         if len({len(shape) for shape in shapes}) > 1:
             return None
@@ -120,9 +126,7 @@ class Kernels:
             if len({shape[dim] for shape in shapes}) > 1:
                 return None
         option = self._fits[split.chain_length > 1].option_of(part, split)
-        if option is None or option.recompute > self.recompute_limit:
-            return None
-        return Kernel(kernel.layers, option.split)
+        return None if option is None or option.recompute > self.recompute_limit else option
 
     def splits(self, layers: tuple[tuple[int, ...], ...]) -> tuple[Split, ...]:
         """Splits of the axes of what layers make, whether they fit or not."""
@@ -154,6 +158,20 @@ class Kernels:
                         yield split_of([(outer, first), (inner, second)])
                         if units[inner] == 1 and len(layers) > 1:
                             yield split_of([(outer, first), (inner, second)], keeps_rows=True)
+
+    def in_rows(self, layers: tuple[tuple[int, ...], ...], number: int) -> Split | None:
+        """Layers in so many slices that keep rows, along the axis along which slices hold least; None where
+        none fit."""
+        part = self.part(layers)
+        if part.is_opaque or any(self.numbered.layer(layer).is_opaque for layer in layers):
+            return None
+        options = (
+            self._option(part, split)
+            for split in self.splits(layers)
+            if split.chain_length == number == split.num_instances
+        )
+        fitting = [option for option in options if option is not None]
+        return min(fitting, key=lambda option: option.peak_bytes).split if fitting else None
 
     def structure(self, kernel: Kernel) -> Hashable:
         """What kernels that can be changed alike have in common."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Literal
 
 from tilewright.joint.launched.content import Kernel
 from tilewright.joint.overlapped.kernels import Kernels
 from tilewright.joint.overlapped.plan import RULES, Nest, NestPlan
-from tilewright.partition.split import Split
+from tilewright.partition.split import Split, split_of
 from tilewright.records import dataclass
 
 Change = Callable[[Sequence[Kernel]], "tuple[Kernel, ...] | None"]
@@ -27,6 +29,8 @@ _SHARES: dict[Kind, float] = {
 }  # fmt: skip
 """How often each kind is drawn, in proportion."""
 _MOST_JOINED = 6
+_NUM_SLICES = 4
+"""Slices of the first layers of a kernel when a search begins."""
 _MOST_AXES = 8
 """Axes of results along which cores may share them when a search begins."""
 
@@ -39,8 +43,8 @@ class Move:
     plan: NestPlan
 
 
-Beginning = Callable[[NestPlan], Move]
-"""A first step of a search: a change of the best plan so far."""
+Beginning = Callable[[NestPlan], "Move | None"]
+"""A first step of a search: a change of the best plan so far; None where it is impossible."""
 
 
 class Moves:
@@ -91,8 +95,10 @@ class Moves:
                 return self._shifted(plan, kernels, self._pick(weights))
 
     def opening(self) -> list[Beginning]:
-        """First steps: the first places and ways to run that are known, and what kernels make shared in the
-        fastest way, and as readers want."""
+        """First steps: the first places and ways to run that are known, what kernels make shared in the
+        fastest way, and as readers want; then the first layers of the largest kernel in slices that keep
+        rows: a half of its layers, three quarters or one, in twice and half as many slices, an eighth more or
+        less."""
 
         def placed(memory: str, execution: str) -> Beginning:
             what = f"values placed by {memory}, {execution or 'nothing resident'}"
@@ -101,7 +107,58 @@ class Moves:
         found = [placed(memory, execution) for execution in self.executions for memory in self.memories[:2]]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
+        found += [functools.partial(self.headed, share=share) for share in (1 / 2, 3 / 4, 1 / 4)]
+        found += [functools.partial(self.resliced, times=times) for times in (2.0, 0.5)]
+        found += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
         return found
+
+    def headed(self, plan: NestPlan, share: float = 0.0, further: float = 0.0) -> Move | None:
+        """The largest kernel as two, of which the first holds a `share` of its layers in slices that keep
+        rows; of a kernel in such slices and the one behind it the first holds such a share of the layers of
+        both, or as much as now and `further`. What layers near the input make is large and their weights are
+        small, so that slices of them overlap with what comes, and behind them the reverse is true."""
+        old, layers, has_head = self._largest(plan)
+        if not share:
+            if not has_head:
+                return None
+            share = len(old[0].layers) / len(layers) + further
+        wanted = round(share * len(layers))
+        for nearby in (0, -1, 1, -2, 2):
+            at = wanted + nearby
+            if not 0 < at < len(layers):
+                continue
+            first = old[0].split
+            if first.chain_length == 1:
+                rows = self.kernels.in_rows(layers[:at], _NUM_SLICES)
+                if rows is None:
+                    continue
+                first = replace(rows, cores=first.cores)
+            new = self._fitting([Kernel(layers[:at], first), Kernel(layers[at:], old[-1].split)])
+            if new is not None:
+                return self._replaced(plan, f"first {at} of {len(layers)} layers: {first}", [(old, new)])
+        return None
+
+    def resliced(self, plan: NestPlan, times: float) -> Move | None:
+        """The kernel of most layers in slices that keep rows in so many times as many."""
+        chains = [kernel for kernel in plan.kernels if kernel.split.chain_length > 1]
+        if not chains:
+            return None
+        kernel = max(chains, key=lambda kernel: len(kernel.layers))
+        *outer, (dim, factor) = kernel.split.cuts
+        split = split_of([*outer, (dim, int(factor * times))], keeps_rows=True)
+        new = self._fitting([Kernel(kernel.layers, replace(split, cores=kernel.split.cores))])
+        return None if new is None else self._replaced(plan, f"largest: {split}", [((kernel,), new)])
+
+    @staticmethod
+    def _largest(plan: NestPlan) -> tuple[tuple[Kernel, ...], tuple[tuple[int, ...], ...], bool]:
+        """Of all kernels, and of those in slices that keep rows with the one behind them, what has most
+        layers; these layers, and whether it is two kernels."""
+        found: list[tuple[Kernel, ...]] = [(kernel,) for kernel in plan.kernels]
+        for nest in plan.nests:
+            found += [pair for pair in pairwise(nest.kernels) if pair[0].split.chain_length > 1]
+        largest = max(found, key=lambda kernels: sum(len(kernel.layers) for kernel in kernels))
+        layers = tuple(layer for kernel in largest for layer in kernel.layers)
+        return largest, layers, len(largest) > 1
 
     def another(self, best: NestPlan) -> Move | None:
         """The kernels of the next other plan in its order, and on its groups of cores if it has some, placed,

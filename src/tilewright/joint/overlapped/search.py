@@ -17,7 +17,7 @@ from tilewright.records import dataclass
 LENGTH = 20
 """Steps that a plan is compared with the one before."""
 _FIRST_WORSE = 1.03
-"""How much worse than the best plan of an opening the search may become behind it, at first."""
+"""How much worse than its best plan a way may become, at most: behind an opening, and behind a better one."""
 _MOST_BETWEEN = 4
 """Steps between two plans of other planners, at most."""
 _MOST_DRAWN = 400
@@ -133,6 +133,7 @@ def search(
             walk.current = found
             if found.cost < walk.best.cost:
                 walk.best, walk.num_since = found, 0
+                costs[:] = [min(cost, _FIRST_WORSE * found.cost) for cost in costs]
                 best = min(best, found, key=lambda judged: judged.cost)
                 if other is not None:
                     due, between, walk.first, walk.is_opening = step + 1, 1, iter(opening), True
