@@ -44,7 +44,7 @@ from tilewright.planning import UNLIMITED, Budget, Provenance, Status
 from tilewright.planning.grid import FAST
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, SearchEnded, checkpoint, interrupt_search
+from tilewright.progress import PhaseClock, SearchEnded, checkpoint, ending_with, interrupt_search
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
@@ -411,6 +411,26 @@ def test_sums_in_parts_are_found_once_and_come_first_where_they_gain_much(
     code = backend.generate(found.plan)
     assert isinstance(code, SimulatedCode)
     assert code.cost.time_s * 1e9 == pytest.approx(cost_of(found.plan))
+
+
+def test_prices_of_sums_leave_time_to_make_their_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, now_s = planner_of(deep_and_small(), "v100"), 0.0
+    meter = Budget(UNLIMITED, deadline_s=10.0).start(lambda: now_s)
+    price = splitting.cost_as_kernel
+
+    def cost(*asked: Any) -> float:
+        nonlocal now_s
+        found_ns = price(*asked)
+        now_s = 9.0
+        return found_ns
+
+    monkeypatch.setattr(splitting, "cost_as_kernel", cost)
+    layers, machine = planner.partition("layerwise"), machine_of(planner.backend, planner.options)
+    with ending_with(meter), meter.ending_early():
+        found = splitting.with_split_sums(layers, machine, meter)
+        checkpoint()
+        assert found is not None
+    assert not meter.cut_off
 
 
 def test_sums_that_save_most_are_priced_first_and_kept_when_time_ends(

@@ -29,6 +29,8 @@ _MOST_PARTS = 32
 _AS_FULL = 0.9
 """Of the cores that more parts fill: what fewer fill, too, is worth as much."""
 _CLEARLY = 0.98
+_SHARE_OF_PRICES = 0.8
+"""Of the time for sums in parts, for their prices; in the rest their graph is made."""
 
 
 def parts_of_sums(partition: Partition, machine: Machine, meter: Meter) -> tuple[dict[Node, int], float]:
@@ -121,7 +123,8 @@ def _filling(numbered: Numbered, subgraph: Subgraph, node: Node, machine: Machin
 
 def with_split_sums(partition: Partition, machine: Machine, meter: Meter) -> Rewritten | None:
     """The graph of a partition into layers with its sums in parts where that is cheaper; None: nowhere."""
-    parts, saved = parts_of_sums(partition, machine, meter)
+    with meter.share(_SHARE_OF_PRICES):
+        parts, saved = parts_of_sums(partition, machine, meter)
     if not parts:
         return None
     remarks = tuple(f"{node.name} sums in {count} parts side by side." for node, count in parts.items())
