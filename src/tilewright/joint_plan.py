@@ -25,7 +25,7 @@ from tilewright.comparison import (
 )
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.rewritten import Rewritten
-from tilewright.joint_blocks import Blocks, has_many_nodes, is_large, is_open, joined, plan_with_frozen
+from tilewright.joint_blocks import Blocks, is_large, is_open, joined, papers_are_late, plan_with_frozen
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.planner import LEAST_S, LEFT_OPEN, OF_FIRST, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Spec
@@ -126,12 +126,15 @@ class _Graphs:
         planner, options = self.plain.planner, self.plain.planner.options
         yield self.split_sums, 0.5
         gains = self.split is not None and self.split.saved > _MUCH * self.plain.cost
-        if gains or is_large(planner):
-            yield self.plan_first, 0.95 if is_large(planner) else 0.5
+        is_long = is_large(planner)
+        if gains or is_long:
+            yield self.plan_first, 0.95 if papers_are_late(planner) else 0.5
         if not options.only:
             yield self.best.try_fastest, 0.8
-        if not (gains or is_large(planner)):
+        if not (gains or is_long):
             yield self.plan_first, 0.5
+        if is_long:
+            yield self.best.join_layers, 0.95
         if not options.only:
             yield from self.best.steps()
         yield self.plain.try_methods, 0.5
@@ -161,20 +164,16 @@ class _Graphs:
 
     def plan_first(self, meter: Meter) -> None:
         """Plan the graph with sums in parts, where these are cheaper, by the best recipe, or the paper that
-        is planned fastest, which joins what adds parts; and join layers where papers take long."""
-        plain, planner, split = self.plain, self.plain.planner, self.split
-        one = plain
-        if split is not None:
-            recipes = [
-                recipe for recipe in cheapest(plain.best) if recipe.partition != PLAIN_RECIPE.partition
-            ]
-            other = planner.of_graph(split.graph)
-            if has_many_nodes(other):
-                self._add(split, other, joined(other, None, meter), (), meter)
-                return
-            self._add(split, other, None, recipes[:1] or tuple(_fastest(other))[:1], meter)
-            one = self.found[-1]
-        one.best = joined(one.planner, one.best, meter) or one.best
+        is planned fastest, which joins what adds parts; where papers come late, join layers."""
+        if self.split is not None:
+            other = self.plain.planner.of_graph(self.split.graph)
+            if papers_are_late(other):
+                self._add(self.split, other, joined(other, None, meter), (), meter)
+            else:
+                known = (r for r in cheapest(self.plain.best) if r.partition != PLAIN_RECIPE.partition)
+                self._add(self.split, other, None, (*known, *_fastest(other))[:1], meter)
+        elif papers_are_late(self.plain.planner):
+            self.plain.join_layers(meter)
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
@@ -292,6 +291,10 @@ class _Found:
     def try_fastest(self, meter: Meter) -> None:
         """Try what is planned fastest."""
         self.best = self.planner.tried(_fastest(self.planner), self.best, meter)
+
+    def join_layers(self, meter: Meter) -> None:
+        """Join layers of a large network."""
+        self.best = joined(self.planner, self.best, meter) or self.best
 
     def try_best_pairs(self, meter: Meter) -> None:
         """Try what is the best of all recipes most often, and takes longer than others: other kernels, in

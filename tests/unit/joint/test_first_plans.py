@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from tests.support.launched_kernels import chain, deep_and_small, planner_of
 
-from tilewright import comparison, joint_plan
+from tilewright import comparison, joint_blocks, joint_plan
 from tilewright.comparison import best_plan
 from tilewright.errors import InternalError
 from tilewright.ir.graph import Graph
-from tilewright.planner import LEFT_OPEN, cost_of
+from tilewright.planner import LEFT_OPEN, Planner, cost_of
 from tilewright.planning import UNLIMITED, Budget
+from tilewright.planning.portfolio import Recipe
+from tilewright.program import Program
 from tilewright.progress import require_compiling
 from tilewright.targets.base import Backend
 from tilewright.targets.npu import backend as backend_module
@@ -134,6 +136,33 @@ def test_the_best_of_recipes_needs_no_searches_either(machine: str, monkeypatch:
     backend = planner.planner_of(best.plan.recipe).backend
     checked = backend.plan(best.plan.schedule, best.plan.recipe)  # type: ignore[attr-defined]
     assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(best.plan), rel=1e-9)
+
+
+@pytest.mark.parametrize(("late_from", "order"), [(0.0, ["joined", "ago"]), (1.0, ["ago", "joined"])])
+def test_papers_plan_large_networks_before_layers_join_unless_they_are_late(
+    late_from: float, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = planner_of(deep_and_small(), "v100")
+    planner.options = replace(planner.options, plan="joint")
+    steps = list[str]()
+
+    def program(self: Planner, recipe: Recipe) -> Program:
+        if self.graph is not planner.graph:
+            steps.append(recipe.partition)
+        return planned(self, recipe)
+
+    def join(*asked: Any) -> Any:
+        steps.append("joined")
+        return joined(*asked)
+
+    planned, joined = Planner.program, joint_blocks.joined
+    monkeypatch.setattr(Planner, "program", program)
+    monkeypatch.setattr(joint_plan, "joined", join)
+    monkeypatch.setattr(joint_blocks, "_MOST_AT_FIRST", 1)
+    monkeypatch.setattr(joint_blocks, "_LATE", late_from)
+    found, _ = joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, Budget(8, deadline_s=1e6)))
+    assert found.plan.recipe.splits_sums
+    assert steps.index(order[0]) < steps.index(order[1])
 
 
 def _solved_by_rule(solved: Any, name: str, *question: Any) -> Any:
