@@ -133,6 +133,22 @@ def test_first_layers_of_the_largest_kernel_are_cut_off_in_slices_that_keep_rows
     assert lengths(moves.resliced(half.plan, 2.0)) == [(2, "axis 2 by 8, rows kept"), (2, "whole")]
 
 
+@pytest.mark.parametrize(("num_samples", "split"), [(1, None), (4, "axis 0 by 4")])
+def test_a_search_begins_with_slices_of_samples_where_there_are_several(
+    num_samples: int, split: str | None
+) -> None:
+    b = GraphBuilder()
+    x = b.input(num_samples, 2, 8, 8)
+    for _ in range(2):
+        x = b.op("Relu", x)
+    kernels = kernels_of(b.finish(x), load_preset("stcp920"))
+    layers = tuple(layer for kernel in layer_by_layer(b.graph).kernels for layer in kernel.layers)
+    whole = NestPlan((Nest((Kernel(layers, WHOLE),), "depth-first"),), MEMORY)
+    moves = Moves(kernels, (), [MEMORY], [""], random.Random(0))
+    moved = [moves.by_samples(whole, number) for number in (8, 4)]
+    assert [move and str(move.plan.kernels[0].split) for move in moved] == [None, split]
+
+
 def test_layers_with_results_of_several_ranks_are_in_no_slices_that_keep_rows() -> None:
     b = GraphBuilder()
     shape = (1, 2, 32, 4)

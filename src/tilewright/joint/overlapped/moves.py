@@ -96,9 +96,9 @@ class Moves:
 
     def opening(self) -> list[Beginning]:
         """First steps: the first places and ways to run that are known, what kernels make shared in the
-        fastest way, and as readers want; then the first layers of the largest kernel in slices that keep
-        rows: a half of its layers, three quarters or one, in twice and half as many slices, an eighth more or
-        less."""
+        fastest way, and as readers want; the largest kernel in slices of samples, where there are several;
+        then its first layers in slices that keep rows: a half of its layers, three quarters or one, in twice
+        and half as many slices, an eighth more or less."""
 
         def placed(memory: str, execution: str) -> Beginning:
             what = f"values placed by {memory}, {execution or 'nothing resident'}"
@@ -107,10 +107,18 @@ class Moves:
         found = [placed(memory, execution) for execution in self.executions for memory in self.memories[:2]]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
+        found += [functools.partial(self.by_samples, number=number) for number in (8, 4, 16)]
         found += [functools.partial(self.headed, share=share) for share in (1 / 2, 3 / 4, 1 / 4)]
         found += [functools.partial(self.resliced, times=times) for times in (2.0, 0.5)]
         found += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
         return found
+
+    def by_samples(self, plan: NestPlan, number: int) -> Move | None:
+        """The kernel of most layers in so many slices of the first axis of its results."""
+        kernel = max(plan.kernels, key=lambda kernel: len(kernel.layers))
+        split = replace(split_of([(0, number)]), cores=kernel.split.cores)
+        new = self._fitting([Kernel(kernel.layers, split)])
+        return None if new is None else self._replaced(plan, f"largest: {split}", [((kernel,), new)])
 
     def headed(self, plan: NestPlan, share: float = 0.0, further: float = 0.0) -> Move | None:
         """The largest kernel as two, of which the first holds a `share` of its layers in slices that keep
