@@ -309,8 +309,10 @@ class Planner:
     @property
     def _is_hurried(self) -> bool:
         """Whether a joint plan of launched kernels has limited time: what is seen to take longer than a plan
-        before is not simulated then, as it takes time from what may take less."""
+        before is not simulated then, as it takes time from what may take less. A plan whose decisions are
+        frozen is asked for, however long it takes."""
         is_joint = self.options.plan == "joint" and self.backend.launched_parts is not None
+        is_joint = is_joint and not self.options.only
         return is_joint and self.portfolio is not None and self.portfolio.left_s is not None
 
     def schedule_problem(

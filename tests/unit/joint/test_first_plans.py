@@ -15,9 +15,10 @@ from tilewright import comparison, joint_blocks, joint_plan
 from tilewright.comparison import best_plan
 from tilewright.errors import InternalError
 from tilewright.ir.graph import Graph
+from tilewright.options import Choice
 from tilewright.planner import LEFT_OPEN, Planner, cost_of
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.planning.portfolio import Recipe
+from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.progress import require_compiling
 from tilewright.targets.base import Backend
@@ -163,6 +164,24 @@ def test_papers_plan_large_networks_before_layers_join_unless_they_are_late(
     found, _ = joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, Budget(8, deadline_s=1e6)))
     assert found.plan.recipe.splits_sums
     assert steps.index(order[0]) < steps.index(order[1])
+
+
+@pytest.mark.parametrize("only", [(), ("kernels", "stages", "sums")])
+def test_what_is_frozen_is_planned_however_long_it_takes(
+    only: tuple[Choice, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner, refused = planner_of(chain(), "v100"), set[bool]()
+    price = type(planner.backend).price
+
+    def priced(self: Backend, recipe: Recipe, *, only_better: bool = False) -> Any:
+        refused.add(only_better)
+        return price(self, recipe, only_better=only_better)
+
+    planner.options = replace(planner.options, plan="joint", only=only)
+    planner.begin(Budget(UNLIMITED, deadline_s=1e6))
+    monkeypatch.setattr(type(planner.backend), "price", priced)
+    planner.program(replace(PLAIN_RECIPE, memory=planner.backend.default_recipe.memory))
+    assert (True in refused) == (not only), "what takes longer than the best is refused unless it is frozen"
 
 
 def _solved_by_rule(solved: Any, name: str, *question: Any) -> Any:
