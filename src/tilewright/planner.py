@@ -312,8 +312,8 @@ class Planner:
         before is not simulated then, as it takes time from what may take less. A plan whose decisions are
         frozen is asked for, however long it takes."""
         is_joint = self.options.plan == "joint" and self.backend.launched_parts is not None
-        is_joint = is_joint and not self.options.only
-        return is_joint and self.portfolio is not None and self.portfolio.left_s is not None
+        is_open = not self.options.only
+        return is_joint and is_open and self.portfolio is not None and self.portfolio.left_s is not None
 
     def schedule_problem(
         self, partition: Partition, recipe: Recipe, *, only_better: bool | None = None

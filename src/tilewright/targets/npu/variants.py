@@ -58,9 +58,8 @@ class Variants:
         best = replace(best, schedule=taken.get(best, best.schedule))
         if not self._is_launched:  # separate launches leave nothing on the chip
             yield replace(best, execution="" if best.execution else RESIDENT)
-            if (
-                best.partition != GRAPHTURBO.partition
-            ):  # what is best without such weights need not be with them
+            # What is best without such weights need not be with them.
+            if best.partition != GRAPHTURBO.partition:
                 order = taken.get(GRAPHTURBO, GRAPHTURBO.schedule)
                 yield replace(GRAPHTURBO, schedule=order, execution=RESIDENT)
         yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
