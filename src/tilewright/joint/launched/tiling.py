@@ -15,7 +15,7 @@ from tilewright.joint.launched.content import Content, Kernel
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.mapping.chains.chain import MAX_LAYERS
 from tilewright.mapping.chains.plan import ChainPlan
-from tilewright.partition.split import WHOLE, tiled_jointly
+from tilewright.partition.split import tiled_jointly
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 
@@ -48,11 +48,11 @@ class JointTiler:
 
     def tiled(self, content: Content) -> Iterator[Content]:
         """A block of one kernel with the runs tiled jointly that gain most together, of any length and of few
-        layers."""
-        if len(content.kernels) != 1 or len(content.stages) != 1:
+        layers; of a kernel in slices, its whole layers."""
+        if len(content.kernels) != 1:
             return
         (kernel,) = content.kernels
-        if kernel.split != WHOLE:
+        if kernel.split.tilings:
             return
         runs = list(self._runs(kernel.layers))
         for most in (max(_LENGTHS), _FEW_LAYERS):

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder
+from tests.support.launched_kernels import planner_of, pricer_of
 
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.compiler import plan_optimised
@@ -22,13 +23,14 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.region import Region, volume
 from tilewright.joint.launched.content import Content, Numbered, assembled
-from tilewright.joint.launched.tiling import Run, best_runs
+from tilewright.joint.launched.moves import Moves
+from tilewright.joint.launched.tiling import JointTiler, Run, best_runs
 from tilewright.mapping.chains.chain import Chain, chain_of
 from tilewright.mapping.chains.plan import ChainPlan, Tiling, count_plan
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem
 from tilewright.partition.layers import cut_layers
-from tilewright.partition.split import WHOLE, Split, tiled_jointly
+from tilewright.partition.split import WHOLE, Split, split_of, tiled_jointly
 from tilewright.planning import Provenance
 from tilewright.schedule.base import Schedule
 from tilewright.target_ref import TargetRef
@@ -253,3 +255,14 @@ def test_the_runs_that_gain_most_together_are_chosen() -> None:
         )
         best = max(sum(run.gain for run in found) for found in apart)
         assert sum(run.gain for run in best_runs(runs, 6)) == best
+
+
+def test_layers_of_a_kernel_in_slices_are_tiled_as_those_of_a_whole_one() -> None:
+    graph = residual(8, 16)
+    pricer = pricer_of(planner_of(graph, "a310"), Numbered(graph))
+    moves, tiler = Moves(pricer, 1), JointTiler(pricer, lambda: False)
+    whole, sliced = moves.fused(pricer.goal), moves.fused(pricer.goal, split_of([(2, 2)]))
+    assert sliced.kernels[0].split.num_instances == 2
+    found = list(tiler.tiled(sliced))
+    assert found == list(tiler.tiled(whole))
+    assert min(map(pricer.cost, found)) < pricer.cost(sliced) < pricer.cost(whole)
