@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, intersect, volume
 from tilewright.memory.check import check_memory
 from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.partition.check_rows import leaving, needs
+from tilewright.partition.layers import Layer
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.check_instances import Chains
@@ -63,13 +64,13 @@ def _needed_layers(plan: ScopePlan, place: int, chains: Chains) -> list[int]:
     return [
         number
         for number, layer in enumerate(_layers(plan, node))
-        if any(v in touched for v in leaving(layer, plan.graph.results))
+        if any(v in touched for v in leaving(layer.nodes, plan.graph.results))
     ]
 
 
-def _layers(plan: ScopePlan, node: InstanceNode) -> Sequence[Sequence[Node]]:
+def _layers(plan: ScopePlan, node: InstanceNode) -> Sequence[Layer]:
     partition = plan.graph.partition
-    return [layer.nodes for layer in partition.layers_of(partition.subgraphs[node.subgraph_id])]
+    return partition.layers_of(partition.subgraphs[node.subgraph_id])
 
 
 def _touched(
@@ -169,7 +170,7 @@ def _check_regions(
         if made != dict(node.outputs) or [(r.value, r.region) for r in step.reads] != brought:
             yield Violation("regions", f"step {number} does not pass on what {node} does")
         return
-    layer = _layers(plan, node)[step.layer]
+    layer = _layers(plan, node)[step.layer].nodes
     wanted = {v: touched[v] for v in leaving(layer, plan.graph.results) if v in touched}
     if tuple(layer) != step.operators or made != wanted:
         yield Violation("regions", f"step {number} makes {made} instead of {wanted}")

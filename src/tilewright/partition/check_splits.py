@@ -245,23 +245,26 @@ def _peaks(
     def size(values: set[Value]) -> int:
         return sum(bytes_of[v] for v in values)
 
-    needed_later = [set(outputs)]
-    for read in reversed(reads[1:]):
-        needed_later.append(needed_later[-1] | read)
-    needed_later.reverse()
+    last_read = {v: step for step, read in enumerate(reads) for v in read}
+    last_read |= dict.fromkeys(outputs, len(needed))  # behind all steps
+
+    def is_read_after(step: int, value: Value) -> bool:
+        return last_read.get(value, -1) > step
+
     live = {v for v in subgraph.inputs if v in regions}
     least = most = size(live)
     for step, layer in enumerate(needed):
         if not layer:
             continue
-        later = needed_later[step]
         new = size(makes[step])
         is_reused = partition.in_place and any(
-            bytes_of[v] >= new and _may_be_overwritten(layer, v) for v in (live & reads[step]) - later
+            bytes_of[v] >= new and _may_be_overwritten(layer, v)
+            for v in live & reads[step]
+            if not is_read_after(step, v)
         )
         reused = new if is_reused else 0
         least, most = max(least, size(live) + new - reused), max(most, size(live) + new)
-        live = (live | makes[step]) & later
+        live = {v for v in live | makes[step] if is_read_after(step, v)}
     return least, most
 
 

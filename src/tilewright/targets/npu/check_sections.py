@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.hardware.machine import Level
@@ -99,8 +99,8 @@ def lane_spaces(trace: Trace, level: Level) -> Iterator[LaneSpace]:
     for launch in trace.planned.bindings.launches:
         if not launch.sections:
             continue
-        lying = _lying(trace, launch)
-        common = [b for b in lying if trace.sections[b.first_step] is None]
+        of_kernel = (s for node in launch.nodes for s in trace.planned.scopes.steps_of(node))
+        common = _lying(trace, (step for step in of_kernel if trace.sections[step] is None))
         extent = max((b.end_bytes for b in common), default=0) - min(
             (b.offset_bytes for b in common), default=0
         )
@@ -112,7 +112,7 @@ def lane_spaces(trace: Trace, level: Level) -> Iterator[LaneSpace]:
         for (section, number), steps in steps_of.items():
             kernel = trace.planned.simulation.steps[steps[0]].kernel
             num_cores = launch.sections[section][number].num_cores
-            own_bytes = sum(b.size_bytes for b in lying if b.first_step in steps)
+            own_bytes = sum(b.size_bytes for b in _lying(trace, steps))
             held = 1 if kernel is None else kernel.num_cores
             yield LaneSpace(
                 f"{level.name} of lane {number} of section {section}, steps {steps[0]} to {steps[-1]}",
@@ -129,12 +129,12 @@ def lane_buffers(trace: Trace) -> Iterator[tuple[PlacedBuffer, float, float]]:
             if phase.section is None:
                 continue
             runs = [run for step in phase.steps for run in trace.on_cores(step)]
-            for buffer in _lying(trace, launch):
-                if buffer.first_step in phase.steps and runs:
-                    yield buffer, first_start(runs), last_end(runs)
+            for buffer in _lying(trace, phase.steps) if runs else ():
+                yield buffer, first_start(runs), last_end(runs)
 
 
-def _lying(trace: Trace, launch: Launch) -> list[PlacedBuffer]:
-    """The buffers of a kernel that lie in its cores."""
-    buffers, nodes = trace.planned.scopes.buffers, set(launch.nodes)
-    return [b for b in buffers if b.scope is Scope.LOCAL and b.node in nodes and b.size_bytes]
+def _lying(trace: Trace, steps: Iterable[int]) -> list[PlacedBuffer]:
+    """The buffers that some steps make in their cores."""
+    scopes = trace.planned.scopes
+    made = (scopes.buffers[i] for step in steps for i in scopes.steps[step].writes)
+    return [b for b in made if b.scope is Scope.LOCAL and b.size_bytes]

@@ -7,7 +7,8 @@ kernel have some of its cores each, with the same share of what these hold besid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -215,6 +216,10 @@ def lanes_of(
         InfeasibleMapping: a lane's cores are too small for the buffers that lie there.
     """
     lanes: dict[tuple[int, int], StepLane] = {}
+    lying_bytes: Counter[tuple[int, int] | None] = Counter()
+    for buffer in _buffers_of(plan, launch.nodes) if launch.sections else ():
+        if buffer.scope is Scope.LOCAL:
+            lying_bytes[_lane_key(plan, bindings, launch, buffer)] += buffer.size_bytes
     for section, members in enumerate(launch.sections):
         num_cores = sum(lane.num_cores for lane in members)
         if num_cores > kernel.num_cores:
@@ -224,12 +229,7 @@ def lanes_of(
             )
         shared = [passing_bytes(kernel.pools.shared_bytes) * x.num_cores // num_cores for x in members]
         for number, lane in enumerate(members):
-            own_bytes = sum(
-                buffer.size_bytes
-                for buffer in plan.buffers
-                if buffer.scope is Scope.LOCAL
-                and _lane_key(plan, bindings, launch, buffer) == (section, number)
-            )
+            own_bytes = lying_bytes[section, number]
             local_bytes = kernel.pools.local_bytes * lane.num_cores // kernel.num_cores - own_bytes
             if kernel.pools.shared_bytes and not shared[number]:
                 raise InfeasibleMapping(
@@ -248,6 +248,12 @@ def lanes_of(
     return lanes
 
 
+def _buffers_of(plan: ScopePlan, nodes: Sequence[int]) -> Iterator[PlacedBuffer]:
+    """What some nodes write, step by step."""
+    steps = (plan.steps[number] for node in nodes for number in plan.steps_of(node))
+    return (plan.buffers[i] for step in steps for i in step.writes)
+
+
 def _lane_key(
     plan: ScopePlan, bindings: Bindings, launch: Launch, buffer: PlacedBuffer
 ) -> tuple[int, int] | None:
@@ -264,8 +270,7 @@ def _held_bytes(plan: ScopePlan, launch: Launch, bindings: Bindings, scope: Scop
 
     More than what is live at a step: steps overlap, so that buffers of several are there at a time.
     """
-    nodes = set(launch.nodes)
-    held = [b for b in plan.buffers if b.scope is scope and b.node in nodes and b.size_bytes]
+    held = [b for b in _buffers_of(plan, launch.nodes) if b.scope is scope and b.size_bytes]
     if scope is Scope.LOCAL and launch.sections:
         held = [b for b in held if _lane_key(plan, bindings, launch, b) is None]
     if not held:

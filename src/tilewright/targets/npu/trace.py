@@ -18,7 +18,8 @@ from tilewright.targets.simulated import UnitRun
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """What one cluster did. `runs` are in the order of their starts, `tolerance_s` is what sums of times may
-    be off by. `of_step` are the runs of each step, `sections` says which steps run in lanes of their kernel.
+    be off by. `of_step` are the runs of each step, `sections` the kernel of each that runs in a lane, beside
+    the numbers of the section and of the lane.
     """
 
     planned: SimulatedPlan
@@ -40,9 +41,15 @@ class Trace:
         object.__setattr__(self, "tolerance_s", 1e-9 * last_end(runs))
         object.__setattr__(self, "of_step", of_step)
         object.__setattr__(self, "_known", known)
-        has_lanes = any(launch.sections for launch in self.planned.bindings.launches)
-        places = [self.section_of(number) if has_lanes else None for number in range(len(of_step))]
-        object.__setattr__(self, "sections", places)
+        places = {
+            (launch.nodes[-1], layer): (launch, number, lane)
+            for launch in self.planned.bindings.launches
+            for number, section in enumerate(launch.sections)
+            for lane, members in enumerate(section)
+            for layer in members.layers
+        }
+        sections = [places.get((step.node, step.layer)) for step in self.planned.scopes.steps]
+        object.__setattr__(self, "sections", sections)
 
     @property
     def core_engine(self) -> str:
@@ -57,16 +64,6 @@ class Trace:
         """The group of cores that runs a step; None where all cores do."""
         cores = self.planned.bindings.cores
         return None if cores is None else cores.groups[cores.of_nodes[self.planned.scopes.steps[step].node]]
-
-    def section_of(self, step: int) -> tuple[Launch, int, int] | None:
-        """The kernel of a step that runs in a lane, and the numbers of the section and of the lane."""
-        run = self.planned.scopes.steps[step]
-        for launch in self.planned.bindings.launches:
-            for number, section in enumerate(launch.sections if launch.nodes[-1] == run.node else ()):
-                for lane, members in enumerate(section):
-                    if run.layer in members.layers:
-                        return launch, number, lane
-        return None
 
     def cores_of(self, step: int) -> int | None:
         """The number of cores of the lane or of the group that runs a step; None where it has all that there
