@@ -223,6 +223,9 @@ def test_no_kernel_costs_less_than_its_bound(name: str, machine: str, memory: st
     )
     ideals = graph.ideals(1000)
     assert ideals is not None
+    stored = list(graph.nodes_of_each(ideals))
+    assert stored == list(map(graph.nodes_of, ideals))
+    assert tuple(map(graph.layers_of, stored)) == ideals
     space = graph.space(ideals, len(graph.members), 10_000, lambda: False)
     assert space is not None
     bounds = {graph.nodes_of(layers): least_ns for layers, least_ns in space.least_ns.items()}

@@ -319,6 +319,20 @@ def test_graphs_that_are_none_are_one_error() -> None:
         StageGraph.of_block(broken)
 
 
+def test_what_can_run_next_follows_from_what_could_before() -> None:
+    rng = np.random.default_rng(0)
+    for num_operators in (1, 6, 25):
+        masks = tuple(int(rng.integers(1 << i)) & int(rng.integers(1 << i)) for i in range(num_operators))
+        graph = StageGraph(tuple(map(str, range(num_operators))), masks)
+        done, ready = 0, graph.sources()
+        while done != graph.everything:
+            can_run = [i for i, mask in enumerate(masks) if not done >> i & 1 and not mask & ~done]
+            assert ready == sum(1 << i for i in can_run)
+            chosen = int(rng.choice(can_run))
+            done, ready = done | 1 << chosen, graph.ready_after(done, ready, chosen)
+        assert not ready
+
+
 def test_blocks_end_at_operators_that_all_others_come_before_or_after() -> None:
     two_diamonds = StageGraph.of_edges("abcdefg", ["ab", "ac", "bd", "cd", "de", "df", "eg", "fg"])
     assert blocks(two_diamonds, 40) == (Span(0, 1, True), Span(1, 4, True), Span(4, 7, True))

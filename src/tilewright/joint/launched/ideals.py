@@ -8,7 +8,7 @@ on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import chain
 from math import inf
@@ -81,6 +81,7 @@ class LayerGraph:
     nodes: list[Mask] = field(init=False)
     times: Sequence[LayerTime] = field(init=False)
     _laned_times: Callable[[], Sequence[LayerTime]] = field(init=False)
+    _home: dict[int, int] = field(init=False)  # the layer of each node
     _order: StageGraph = field(init=False)
     _units: list[tuple[float, ...]] = field(init=False)
     _reads: list[list[tuple[Mask, float]]] = field(init=False)
@@ -142,18 +143,28 @@ class LayerGraph:
             found |= self.nodes[layer]
         return found
 
+    def nodes_of_each(self, sets: Iterable[Mask]) -> Iterator[Mask]:
+        """The same of sets in a row: fast where neighbours have most layers in common."""
+        before = nodes = 0
+        for layers in sets:
+            nodes ^= self.nodes_of(before ^ layers)
+            before = layers
+            yield nodes
+
     def layers_of(self, nodes: Mask) -> Mask | None:
         """The layers that a set of nodes holds; None if it holds a part of one."""
         found = 0
-        for layer, own in enumerate(self.nodes):
-            if own & nodes:
-                if own & ~nodes:
-                    return None
-                found |= 1 << layer
+        while nodes:
+            layer = self._home[(nodes & -nodes).bit_length() - 1]
+            own = self.nodes[layer]
+            if own & ~nodes:
+                return None
+            nodes ^= own
+            found |= 1 << layer
         return found
 
     def _connect(self) -> None:
-        home = {node: layer for layer, nodes in enumerate(self.members) for node in nodes}
+        home = self._home = {node: layer for layer, nodes in enumerate(self.members) for node in nodes}
         self.nodes = [sum(1 << node for node in nodes) for nodes in self.members]
         predecessors = [0] * len(self.members)
         for layer, nodes in enumerate(self.members):
@@ -175,7 +186,7 @@ class LayerGraph:
         for time in self.times:
             for name in time.constants_ns:
                 num_readers[name] = num_readers.get(name, 0) + 1
-        home = {node: layer for layer, nodes in enumerate(self.members) for node in nodes}
+        home = self._home
         off_chip = {value for time in self.times for value in time.off_chip}
         self._reads, self._made, self._always_ns = [], [], []
         for time, nodes in zip(self.times, self.members, strict=True):
@@ -217,18 +228,32 @@ class LayerGraph:
 
     def ideals(self, most: int) -> tuple[Mask, ...] | None:
         """All sets closed under predecessors, by their sizes; None if there are more than so many."""
-        found: list[Mask] = [0]
-        level = [0]
+        found: list[Mask] = []
+        level = {0: self._order.sources()}
         while level:
-            grown: dict[Mask, None] = {}
-            for ideal in level:
-                for layer in self._order.ready(ideal):
-                    grown[ideal | 1 << layer] = None
-            level = list(grown)
             found += level
             if len(found) > most:
                 return None
+            grown: dict[Mask, Mask] = {}
+            for ideal, ready in level.items():
+                checkpoint()
+                for layer in bits(ready):
+                    if (target := ideal | 1 << layer) not in grown:
+                        grown[target] = self._order.ready_after(ideal, ready, layer)
+            level = grown
         return tuple(found)
+
+    def _ready(self, ideals: tuple[Mask, ...]) -> dict[Mask, Mask]:
+        """The layers that can run behind each ideal, of which some lead out of these; they are in the order
+        of their sizes, and each but the first is one before with one more layer."""
+        found, known = {ideals[0]: self._order.sources()}, frozenset(ideals)
+        for ideal in ideals:
+            checkpoint()
+            ready = found[ideal]
+            for layer in bits(ready):
+                if (target := ideal | 1 << layer) in known and target not in found:
+                    found[target] = self._order.ready_after(ideal, ready, layer)
+        return found
 
     def parts(self, layers: Mask) -> tuple[Mask, ...]:
         """The connected parts of a set."""
@@ -252,9 +277,10 @@ class LayerGraph:
         sets_ns: dict[Mask, tuple[float, float, float]] = {}
         ahead_ns = dict.fromkeys(ideals, inf)
         ahead_ns[0] = 0.0
+        all_ready = self._ready(ideals)
         ready = {
-            ideal: [layer for layer in self._order.ready(ideal) if ideal | 1 << layer in places]
-            for ideal in ideals
+            ideal: [layer for layer in bits(open_layers) if ideal | 1 << layer in places]
+            for ideal, open_layers in all_ready.items()
         }
         for place, source in enumerate(ideals):
             checkpoint()
@@ -282,7 +308,7 @@ class LayerGraph:
                     break
         least_ns = {layers: least for layers, (_, least, _) in sets_ns.items() if least < inf}
         laned_ns = {layers: laned for layers, (_, _, laned) in sets_ns.items() if laned < inf}
-        is_all = most_layers >= len(self.members) and len(ready[0]) == len(self._order.ready(0))
+        is_all = most_layers >= len(self.members) and len(ready[0]) == all_ready[0].bit_count()
         bound_ns = ahead_ns[self.everything] if is_all else 0.0
         return IdealSpace(ideals, tuple(transitions), least_ns, laned_ns, most_layers, bound_ns)
 

@@ -39,11 +39,15 @@ class Moves:
 
     def layers_cut_by(self, masks: Sequence[int]) -> list[tuple[int, ...]]:
         """The layers of the graph, those in parts that sets of nodes cut."""
+        holders: dict[int, list[int]] = {}
+        for number, mask in enumerate(masks):
+            for node in bits(mask):
+                holders.setdefault(node, []).append(number)
         found: list[tuple[int, ...]] = []
         for nodes in self.layers:
-            parts: dict[tuple[bool, ...], list[int]] = {}
+            parts: dict[tuple[int, ...], list[int]] = {}
             for node in nodes:
-                parts.setdefault(tuple(bool(mask >> node & 1) for mask in masks), []).append(node)
+                parts.setdefault(tuple(holders.get(node, ())), []).append(node)
             found += map(tuple, parts.values())
         return found
 

@@ -245,7 +245,7 @@ class _Proving:
             self.num_priced,
             self.graph,
             self.moves,
-            {self.graph.nodes_of(i): float(v) for i, v in zip(self.ideals, ahead, strict=True)},
+            dict(zip(self.graph.nodes_of_each(self.ideals), map(float, ahead), strict=True)),
         )
 
     def _levels(self) -> Iterator[_Level]:

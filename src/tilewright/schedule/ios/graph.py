@@ -112,11 +112,15 @@ class StageGraph:
         """The operators of a set that no other of the set reads."""
         return sum(1 << i for i in bits(state) if not self.successors[i] & state)
 
-    def ready(self, done: int) -> tuple[int, ...]:
-        """The operators outside of a set that read none but its members."""
-        return tuple(
-            i for i, before in enumerate(self.predecessors) if not done >> i & 1 and not before & ~done
-        )
+    def sources(self) -> int:
+        """The operators that read none: those that can run first."""
+        return sum(1 << i for i, before in enumerate(self.predecessors) if not before)
+
+    def ready_after(self, done: int, ready: int, operator: int) -> int:
+        """What can run when one more operator has run, of those that can beside `done`."""
+        done |= 1 << operator
+        opened = (i for i in bits(self.successors[operator]) if not self.predecessors[i] & ~done)
+        return sum((1 << i for i in opened), ready & ~(1 << operator))
 
     def with_readers(self, mask: int) -> int:
         """A set and all that directly reads one of it: an ending of a state that holds no other of these."""
