@@ -11,7 +11,8 @@ from tilewright.schedule.binding import Bindings
 from tilewright.targets.npu.groups import Fetch, free_bytes, held_weights, step_groups, with_equal_parts
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulated_step import SimulatedStep
-from tilewright.targets.npu.steps import fetches, lower
+from tilewright.targets.npu.step_facts import fetches
+from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
 
@@ -43,7 +44,7 @@ def lower_in_groups(
         groups = step_groups(cores, free, residents, machine)
         return lower(plan, bindings, works, residents, tiler, known, groups)
 
-    needed = fetches(plan, bindings, works, residents, tiler, known)
+    needed = tuple(fetches(plan, bindings, works, known))
     plain, residents = residents, replace(residents, stay=stays)
     fetched = (Fetch(g, w.key, w.size_bytes * w.num_copies) for g, w in needed if w.key is not None)
     held = held_weights(fetched, free, stays=stays)

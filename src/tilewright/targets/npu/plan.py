@@ -25,7 +25,8 @@ from tilewright.targets.npu.lower_groups import lower_in_groups
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulate import GRAPHTURBO, Keeps, Policy, Simulation, simulate
-from tilewright.targets.npu.steps import fetches, lower
+from tilewright.targets.npu.step_facts import fetches
+from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
@@ -122,7 +123,7 @@ def simulated_order(
     known = known or KnownFacts()
     if cores is None:
         if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
-            needed = fetches(scopes, bindings, works, residents, tiler, known)
+            needed = fetches(scopes, bindings, works, known)
             weights = [(w.key, w.size_bytes) for _, w in needed if w.key is not None]
             residents = choose_residents(weights, residents.pools)
         steps = lower(scopes, bindings, works, residents, tiler, known)

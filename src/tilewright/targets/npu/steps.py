@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from types import MappingProxyType
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.region import Region, full_region, volume
+from tilewright.ir.graph_regions import RegionMaps, value_regions
+from tilewright.ir.region import Region, volume
 from tilewright.known_facts import KnownFacts
 from tilewright.mapping.chains.chain import chain_of
 from tilewright.mapping.chains.plan import ChainPlan
@@ -29,16 +29,15 @@ from tilewright.targets.npu.kernels import (
     kernel_of,
     lanes_of,
 )
-from tilewright.targets.npu.node_work import has_products, is_read, is_table, multiplied
+from tilewright.targets.npu.node_work import has_products, multiplied
 from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, Weight
-from tilewright.targets.npu.step_regions import StepRegions, part_of_constant, step_regions
-from tilewright.targets.npu.step_tiles import axis_of_tiles, tiles_needed
+from tilewright.targets.npu.step_facts import StepFacts, StepRegions
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import RequestPart, StepParts, TileRequests
-from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
+from tilewright.targets.npu.tiles import NUM_TILES, Tiler, TileRequest, Tiling
 from tilewright.targets.npu.work import UnitWork, Works
 
 
@@ -64,14 +63,6 @@ def lower(
     residents = residents or Residents(pool_sizes(works.machine, plan))
     tiler, known = tiler or tiler_of(works.machine), known or KnownFacts()
     return _Lowering(plan, bindings, works, residents, tiler, known, groups).run()
-
-
-def fetches(
-    plan: ScopePlan, bindings: Bindings, works: Works, residents: Residents, tiler: Tiler, known: KnownFacts
-) -> tuple[tuple[int, Weight], ...]:
-    """The weights that steps need, as often as they need them, with the number of the group of cores that
-    runs the step, 0 where all cores do; of `lower`'s arguments."""
-    return tuple(_Lowering(plan, bindings, works, residents, tiler, known, ()).fetches())
 
 
 class _Lowering:
@@ -110,9 +101,7 @@ class _Lowering:
             if plan.graph.partition.converts(v) and works.types.is_converted(v.dtype)
         )
         self.known = known
-        self.regions_of_steps: dict[InstanceStep, StepRegions] = {}
-        sizes = plan.graph.partition.element_bytes
-        self.sizes = None if sizes is None else tuple(sizes.items())
+        self.facts = StepFacts(plan, bindings, works, self.cores, known)
         self.known_requests: dict[tuple[object, ...], tuple[TileRequest, Tiling | None]] = {}
         self.requests_by_pools: dict[
             PoolSizes, dict[tuple[object, ...], tuple[TileRequest, Tiling | None]]
@@ -131,34 +120,9 @@ class _Lowering:
             for step in self._launched(
                 number,
                 launch,
-                self.launched.most(launch, lambda step: self._regions_of(step).regions),
+                self.launched.most(launch, lambda step: self.facts.regions_of(step).regions),
             )
         )
-
-    def fetches(self) -> Iterator[tuple[int, Weight]]:
-        cores = self.bindings.cores
-        for step in self.plan.steps:
-            if step.operators:
-                checkpoint()
-                group = 0 if cores is None else cores.of_nodes[step.node]
-                self.num_cores = self.num_cores if cores is None else cores.groups[group].num_cores
-                exact = self._regions_of(step)
-                yield from ((group, w) for w, _ in self._weights(step, exact) if w.key is not None)
-
-    def _made(self, step: InstanceStep) -> dict[Value, Region]:
-        """What a step writes."""
-        written = (self.plan.buffers[i] for i in step.writes)
-        return {buffer.value: buffer.region for buffer in written}
-
-    def _regions_of(self, step: InstanceStep) -> StepRegions:
-        """The regions of all values of a step."""
-        found = self.regions_of_steps.get(step)
-        if found is None:
-            made = self._made(step)
-            key = ("regions", self.sizes, step.operators, *made.items())
-            found = self.known.of(key, lambda: step_regions(step.operators, made, self.graph.maps))
-            self.regions_of_steps[step] = found
-        return found
 
     def _of_program(self, number: int, step: InstanceStep) -> SimulatedStep:
         """A step of the one program, on the cores of its group if there are groups."""
@@ -206,7 +170,7 @@ class _Lowering:
         checkpoint()
         node = self.graph.nodes[step.node]
         written = [self.plan.buffers[i] for i in step.writes]
-        made = self._made(step)
+        made = self.facts.made(step)
         stores = tuple(Store(p.value.name, p.size_bytes, p.scope, self._is_result(p)) for p in written)
         loads = [self._load(number, step, read) for read in step.reads]
         if not step.operators:
@@ -220,9 +184,9 @@ class _Lowering:
                 number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number],
                 self.kernel, group=self.group, lane=self.lane,
             )  # fmt: skip
-        exact = self._regions_of(step)
+        exact = self.facts.regions_of(step)
         main = exact.main
-        parts = self._weights(step, exact)
+        parts = self.facts.weights_of(step)
         weights = tuple(weight for weight, _ in parts)
         tiled = self.graph.splits[node.subgraph_id].tiling_of(step.layer)
         if tiled is not None:
@@ -339,7 +303,7 @@ class _Lowering:
             *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in loads],
             *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in stores],
         )
-        axis = axis_of_tiles(self.plan, self.tilings, step, regions[main])
+        axis = _axis_of_tiles(self.plan, self.tilings, step, regions[main])
         key = (node.subgraph_id, step.layer, extents(regions[main]), binding, moved, axis)
         # Slices at a border are tiled as the first of equal extents is; of other plans, as the same slice is.
         if key not in self.known_requests:
@@ -403,7 +367,7 @@ class _Lowering:
                     return (self._movement(step, exact.main, num_cores),)
                 return tuple(work for n in step.operators for work in self._work(step, n, regions))
 
-            found = self.known.of(("works", exact, self._spread(step), num_cores, is_whole), works)
+            found = self.known.of(("works", exact, self.facts.spread(step), num_cores, is_whole), works)
             self.known_works[key] = found
         return found
 
@@ -481,7 +445,7 @@ class _Lowering:
             # Each reader brings it anew, distributed as it wants it.
             return ()
         own, made = self.tilings[-1], self.tilings[buffer.first_step]
-        source_main = max(self._made(self.plan.steps[buffer.first_step]).values(), key=volume)
+        source_main = max(self.facts.made(self.plan.steps[buffer.first_step]).values(), key=volume)
         if extents(source_main) != extents(buffer.region):
             return ()  # another result than the one that is made in tiles, such as a scale
         # Nothing less than the regions themselves: slices of equal extents may reach over different borders,
@@ -490,60 +454,60 @@ class _Lowering:
         source, maps = buffer.region, self.graph.maps
         return self.known.of(
             ("tiles", step.operators, read.value, main, *written.items(), source, *cut),
-            lambda: tiles_needed(step.operators, read.value, main, written, source, own, made, maps),
+            lambda: _tiles_needed(step.operators, read.value, main, written, source, own, made, maps),
         )
 
-    def _copies(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> int:
-        """How many cores hold the same part of a node's weights."""
-        value = next((v for v in node.results() if v in regions), None)
-        if value is None:
-            return self.num_cores
-        binding = self.cores.of(step, node, regions).binding
-        shape = self.works.shape(node)
-        columns = frozenset() if shape is None else shape.columns
-        return max(1, prod(b for axis, b in enumerate(binding) if axis not in columns))
 
-    def _weights(self, step: InstanceStep, exact: StepRegions) -> list[tuple[Weight, RequestPart]]:
-        """The constants that a step needs; two operators that read the same part of one share it."""
-        key = ("weights", exact, self._spread(step))
-        return self.known.of(key, lambda: self._new_weights(step, exact.regions))
+def _axis_of_tiles(
+    plan: ScopePlan, tilings: Sequence[Tiling], step: InstanceStep, region: Region
+) -> int | None:
+    """The axis along which the largest operand of a step without products is made tile by tile, if the
+    result has the extents for it; `tilings` are those of the steps before."""
+    if any(map(has_products, step.operators)):
+        return None
+    reads = [(volume(read.region), read.buffer) for read in step.reads if read.buffer is not None]
+    if not reads:
+        return None
+    _, buffer = max(reads)
+    source = plan.buffers[buffer]
+    made = tilings[source.first_step]
+    if made.axis is None or made.num_tiles == 1 or len(source.region) != len(region):
+        return None
+    return made.axis if extents(region)[made.axis] >= NUM_TILES else None
 
-    def _spread(self, step: InstanceStep) -> Hashable:
-        """What, beside the regions that it makes, the distribution of a step over cores follows from."""
-        if self.launched is not None:
-            return self.bindings.cores_of(step.node, step.layer)
-        node = self.graph.nodes[step.node]
-        split = self.graph.splits[node.subgraph_id]
-        return tuple(node.outputs), self.bindings.bindings[step.node], bool(split.cores), self.num_cores
 
-    def _new_weights(
-        self, step: InstanceStep, regions: Mapping[Value, Region]
-    ) -> list[tuple[Weight, RequestPart]]:
-        found: dict[tuple[object, ...], tuple[Weight, RequestPart]] = {}
-        for node in step.operators:
-            copies = 0
-            for position, operand in enumerate(node.inputs):
-                if operand is None or not operand.is_constant or operand.num_elements <= 1:
-                    continue
-                if not is_read(node, position):
-                    continue
-                value = next((v for v in node.results() if v in regions), None)
-                if value is not None and is_table(node, position):
-                    whole = self.graph.bytes_of(operand, full_region(operand.shape))
-                    size = min(whole, self.graph.bytes_of(value, regions[value]))
-                    # Of a table as much as is made of it comes, wherever it lies.
-                    rows = RequestPart(value, regions[value], size)
-                    found[node, position] = Weight(None, size), rows
-                    continue
-                part = part_of_constant(node, position, regions, self.graph.maps)
-                if part is not None:
-                    copies = copies or self._copies(step, node, regions)
-                    known = found.get((operand.name, part))
-                    most = copies if known is None else max(copies, known[0].num_copies)
-                    size = self.graph.bytes_of(operand, part)
-                    weight = Weight(operand.name, size, part, most)
-                    found[operand.name, part] = (
-                        weight,
-                        RequestPart(operand, part, size, reader=(node, position)),
-                    )
-        return list(found.values())
+def _tiles_needed(
+    operators: Sequence[Node],
+    value: Value,
+    main: Value,
+    written: Mapping[Value, Region],
+    source: Region,
+    own: Tiling,
+    made: Tiling,
+    maps: RegionMaps,
+) -> tuple[int, ...]:
+    """Up to which tile of a value's `source`, made in the tiles `made`, each tile of a step needs it; none:
+    all of it. `main` is the largest result that the step has `written`."""
+    axis, source_axis = own.axis, made.axis
+    if axis is None or source_axis is None or 1 in (own.num_tiles, made.num_tiles):
+        return ()
+    # Results as large as the main one are made tile by tile beside it, others with the last tile.
+    beside = {result: r for result, r in written.items() if extents(r) == extents(written[main])}
+    low, high = source[source_axis]
+    needs: list[int] = []
+    for tile in range(own.num_tiles):
+        if tile == own.num_tiles - 1 and len(beside) < len(written):
+            needs.append(made.num_tiles - 1)
+            continue
+        parts = {result: _cut(r, axis, tile, own.num_tiles) for result, r in beside.items()}
+        region = value_regions(operators, parts, maps).get(value)
+        end = low if region is None else region[source_axis][1]
+        needs.append(max(0, -(-(end - low) * made.num_tiles // (high - low)) - 1))
+    return tuple(needs)
+
+
+def _cut(region: Region, axis: int, tile: int, num_tiles: int) -> Region:
+    """A tile of a region along an axis; the element that it is a part of where others cut it further."""
+    start, stop = region[axis]
+    first, end = (start + (stop - start) * t // num_tiles for t in (tile, tile + 1))
+    return (*region[:axis], (first, max(end, min(first + 1, stop))), *region[axis + 1 :])
