@@ -35,8 +35,6 @@ from tilewright.schedule.base import Schedule, build_schedule
 _MOST_AT_FIRST, _MOST_OF_FIRST = 1000, 1 / 3
 """Nodes of a network up to which papers plan it at first, where time is limited; and the share of that time
 which the first plan took, up to which they do."""
-_MOST_OF_PAPERS, _LATE = 4000, 0.2
-"""Of a larger network: nodes and a share from which on papers' plans, and their checks, come late."""
 _SHARE_OF_JOINING, _SHARE_BEFORE_JUDGED = 0.95, 0.7
 """Of the time for layers of a large network, for joining them, before their bound; of that for small blocks,
 before their plan is simulated as a whole."""
@@ -45,12 +43,6 @@ before their plan is simulated as a whole."""
 def is_large(planner: Planner) -> bool:
     """Whether papers take long to plan the network, of the time that there is."""
     return len(planner.graph.nodes) > _MOST_AT_FIRST or planner.share_of_first > _MOST_OF_FIRST
-
-
-def papers_are_late(planner: Planner) -> bool:
-    """Whether the time that there is may not do for a paper's plan of the network."""
-    is_late = len(planner.graph.nodes) > _MOST_OF_PAPERS or planner.share_of_first > _LATE
-    return is_large(planner) and is_late
 
 
 class Blocks:

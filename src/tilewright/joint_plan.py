@@ -25,11 +25,11 @@ from tilewright.comparison import (
 )
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.rewritten import Rewritten
-from tilewright.joint_blocks import Blocks, is_large, is_open, joined, papers_are_late, plan_with_frozen
+from tilewright.joint_blocks import Blocks, is_large, is_open, joined, plan_with_frozen
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.planner import LEAST_S, LEFT_OPEN, OF_FIRST, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
 from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Spec
-from tilewright.planning.grid import in_lanes, of_fast, of_pairs, of_papers
+from tilewright.planning.grid import of_fast, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe
 from tilewright.program import Program
 from tilewright.progress import ending_with
@@ -47,6 +47,8 @@ _NUM_SEARCHED = 3
 """Graphs, the best ones, whose blocks are combined."""
 _MUCH = 0.1
 """The share of a plan's cost that sums in parts save, from which on their graph comes first."""
+_SHARE_OF_PAPER = 0.5
+"""Of the time that is left, for a paper's plan of the graph with sums in parts, unless papers are late."""
 _SHARE_OF_TRIALS = 0.5
 """Of the trials that are left, for kernels, slices and places."""
 
@@ -112,6 +114,8 @@ class _Graphs:
     plain: _Found
     found: list[_Found] = field(init=False)
     split: Rewritten | None = field(init=False, default=None)
+    papers_are_late: bool = field(init=False, default=False)
+    """Whether a part of the time that is left may not do for a paper's plan of a large network."""
 
     def __post_init__(self) -> None:
         self.found = [self.plain]
@@ -127,13 +131,16 @@ class _Graphs:
         yield self.split_sums, 0.5
         gains = self.split is not None and self.split.saved > _MUCH * self.plain.cost
         is_long = is_large(planner)
+        left_s = None if planner.portfolio is None else planner.portfolio.left_s
+        if is_long and left_s is not None:
+            self.papers_are_late = OF_FIRST * planner.first_s > _SHARE_OF_PAPER * left_s
         if gains or is_long:
-            yield self.plan_first, 0.95 if papers_are_late(planner) else 0.5
+            yield self.plan_first, 0.95 if self.papers_are_late else _SHARE_OF_PAPER
         if not options.only:
             yield self.best.try_fastest, 0.8
         if not (gains or is_long):
-            yield self.plan_first, 0.5
-        if is_long:
+            yield self.plan_first, _SHARE_OF_PAPER
+        if is_long and not self.papers_are_late:  # else they were joined first
             yield self.best.join_layers, 0.95
         if not options.only:
             yield from self.best.steps()
@@ -167,12 +174,12 @@ class _Graphs:
         is planned fastest, which joins what adds parts; where papers come late, join layers."""
         if self.split is not None:
             other = self.plain.planner.of_graph(self.split.graph)
-            if papers_are_late(other):
+            if self.papers_are_late:
                 self._add(self.split, other, joined(other, None, meter), (), meter)
             else:
                 known = (r for r in cheapest(self.plain.best) if r.partition != PLAIN_RECIPE.partition)
                 self._add(self.split, other, None, (*known, *_fastest(other))[:1], meter)
-        elif papers_are_late(self.plain.planner):
+        elif self.papers_are_late:
             self.plain.join_layers(meter)
 
     def rewrite(self, meter: Meter) -> None:
@@ -303,7 +310,7 @@ class _Found:
         memory = self.planner.backend.default_recipe.memory
         recipes: Iterable[Recipe] = itertools.islice(of_pairs(memory), _NUM_PAIRS)
         if len(self.best.plan.partition.subgraphs) == 1 and self._is_varied:
-            recipes = (in_lanes(self.best.recipe),)
+            recipes = (replace(self.best.recipe, schedule="virtual-units"),)
         self.best = self.planner.tried(recipes, self.best, meter)
 
     def try_methods(self, meter: Meter) -> None:

@@ -7,7 +7,6 @@ questions together has to beat.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from tilewright.planning.portfolio import Recipe
 from tilewright.records import dataclass
@@ -56,11 +55,6 @@ def of_fast(memory: str) -> Iterator[Recipe]:
 def of_pairs(memory: str) -> Iterator[Recipe]:
     """Promising pairs of their methods."""
     return (Recipe(partition, schedule, memory) for partition, schedule in PROMISING)
-
-
-def in_lanes(recipe: Recipe) -> Recipe:
-    """The kernels of a recipe with the layers of each in lanes, where that is cheaper."""
-    return replace(recipe, schedule="virtual-units")
 
 
 def methods(names: Iterable[str], first: str) -> tuple[str, ...]:

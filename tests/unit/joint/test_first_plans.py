@@ -139,9 +139,9 @@ def test_the_best_of_recipes_needs_no_searches_either(machine: str, monkeypatch:
     assert checked.simulation.time_s * 1e9 == pytest.approx(cost_of(best.plan), rel=1e-9)
 
 
-@pytest.mark.parametrize(("late_from", "order"), [(0.0, ["joined", "ago"]), (1.0, ["ago", "joined"])])
+@pytest.mark.parametrize(("of_first", "order"), [(1e9, ["joined", "ago"]), (1.5, ["ago", "joined"])])
 def test_papers_plan_large_networks_before_layers_join_unless_they_are_late(
-    late_from: float, order: list[str], monkeypatch: pytest.MonkeyPatch
+    of_first: float, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planner = planner_of(deep_and_small(), "v100")
     planner.options = replace(planner.options, plan="joint")
@@ -160,7 +160,7 @@ def test_papers_plan_large_networks_before_layers_join_unless_they_are_late(
     monkeypatch.setattr(Planner, "program", program)
     monkeypatch.setattr(joint_plan, "joined", join)
     monkeypatch.setattr(joint_blocks, "_MOST_AT_FIRST", 1)
-    monkeypatch.setattr(joint_blocks, "_LATE", late_from)
+    monkeypatch.setattr(joint_plan, "OF_FIRST", of_first)
     found, _ = joint_plan.joint_plan(planner, joint_plan.begun(planner, LEFT_OPEN, Budget(8, deadline_s=1e6)))
     assert found.plan.recipe.splits_sums
     assert steps.index(order[0]) < steps.index(order[1])
