@@ -14,9 +14,9 @@ import pytest
 from tests.support.graphs import GraphBuilder
 from tests.support.launched_kernels import planner_of, pricer_of
 
+from tilewright.bit_sets import bits
 from tilewright.compiler import plan_optimised
 from tilewright.ir.graph import Graph, Value
-from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.moves import Moves, _splits, side_by_side
 from tilewright.joint.launched.pricer import LaunchedPricer

@@ -7,13 +7,14 @@ from math import inf
 import pytest
 from tests.support.graphs import random_graph
 
+from tilewright.bit_sets import bits
 from tilewright.cost.roofline import Roofline
 from tilewright.ir.derive import operator_class
 from tilewright.partition import Partition, PartitionProblem, check_partition
 from tilewright.partition.fusion_records import Verdict
 from tilewright.partition.pcgc import Pcgc
 from tilewright.partition.pcgc.fuse import NO_LIMIT, StaticFusion
-from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces, bits
+from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces
 from tilewright.partition.pcgc.planner import PcgcWork
 from tilewright.partition.pcgc.recut import Exact, apart, frontier, greedy, splits_of, whole
 from tilewright.partition.pcgc.rules import RuleTable

@@ -8,12 +8,13 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from tilewright.bit_sets import bits
 from tilewright.errors import UsageError
 from tilewright.partition.base import Partition
 from tilewright.schedule.base import Stage
 from tilewright.schedule.ios.costs import stage_of
 from tilewright.schedule.ios.endings import EndingSpace
-from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.zoo.ios_blocks import Unit, ZooBlock, load_blocks
 

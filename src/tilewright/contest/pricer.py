@@ -8,6 +8,7 @@ from itertools import chain, combinations
 from math import inf
 from typing import Any
 
+from tilewright.bit_sets import bits, union
 from tilewright.contest.least import least_time, least_time_of_set
 from tilewright.contest.problem import MAX_STEPS, ContestProblem
 from tilewright.contest.rules import Step
@@ -15,7 +16,7 @@ from tilewright.contest.subgraph import Subgraph, analyse, is_connected, sinks_o
 from tilewright.contest.tiling import MAX_WALKED_STEPS, NONE, Tiling, best_tiling
 from tilewright.contest.walk import SMALL
 from tilewright.contest.walker import compiled, fast_walk
-from tilewright.joint.base import Block, Mask, bits, union
+from tilewright.joint.base import Block, Mask
 from tilewright.planning import Bound, Rule, Space
 
 SCHEDULES, KEPT = "schedules", "tensors retained at once"

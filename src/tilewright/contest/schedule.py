@@ -8,12 +8,13 @@ from dataclasses import field
 from math import inf
 from pathlib import Path
 
+from tilewright.bit_sets import bits
 from tilewright.contest.pricer import ContestPricer
 from tilewright.contest.problem import MAX_STEPS, ContestProblem, read_problem
 from tilewright.contest.rules import Step, latencies_of
 from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.files import write_output
-from tilewright.joint.base import Plan, bits
+from tilewright.joint.base import Plan
 from tilewright.joint.check import check_plan
 from tilewright.joint.planner import JointAnswer, solve
 from tilewright.planning import Bound, Budget, Quality

@@ -14,7 +14,8 @@ from math import inf
 
 import numpy as np
 
-from tilewright.joint.base import Block, Mask, Plan, Pricer, State, bits
+from tilewright.bit_sets import bits
+from tilewright.joint.base import Block, Mask, Plan, Pricer, State
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 

@@ -9,9 +9,10 @@ sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from tilewright.bit_sets import bits, union
 from tilewright.planning import Bound, Space
 
 Mask = int
@@ -30,9 +31,7 @@ class Block(NamedTuple):
     @classmethod
     def storing_all(cls, layers: Mask, predecessors: Sequence[Mask]) -> Block:
         """Layers whose results all go to main memory, and which read theirs from there."""
-        reads = 0
-        for layer in bits(layers):
-            reads |= predecessors[layer]
+        reads = union(predecessors[layer] for layer in bits(layers))
         return cls(layers, reads & ~layers, 0, layers, 0)
 
 
@@ -121,26 +120,6 @@ class Plan(NamedTuple):
 
     cost: float
     blocks: tuple[Block, ...]
-
-
-def bits(mask: Mask) -> Iterator[int]:
-    """The layers of a set, the lowest number first.
-
-    >>> list(bits(0b1010))
-    [1, 3]
-    """
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
-def union(masks: Iterable[Mask]) -> Mask:
-    """All layers of some sets."""
-    found = 0
-    for mask in masks:
-        found |= mask
-    return found
 
 
 def plan_of(pricer: Pricer, blocks: Sequence[Block]) -> Plan:

@@ -11,8 +11,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
+from tilewright.bit_sets import bits, union
 from tilewright.joint.additive import Floors, Part, shortest
-from tilewright.joint.base import Block, Mask, Plan, Pricer, SetPricer, bits, plan_of, topological, union
+from tilewright.joint.base import Block, Mask, Plan, Pricer, SetPricer, plan_of, topological
 from tilewright.joint.floors import strong_floors
 from tilewright.joint.space import connected_sets
 from tilewright.planning import Meter

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.joint.base import Mask, Pricer, bits, union
+from tilewright.bit_sets import bits, union
+from tilewright.joint.base import Mask, Pricer
 
 
 def connected_sets(pricer: Pricer, units: Sequence[Mask], most: int) -> list[Mask] | None:

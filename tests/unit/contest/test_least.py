@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tests.support.contest_problems import random_problem
 
+from tilewright.bit_sets import bits
 from tilewright.contest.least import least_time, least_time_of_set
 from tilewright.contest.pricer import ContestPricer
 from tilewright.contest.problem import ContestProblem, read_problem
 from tilewright.contest.rules import Step, time_of
-from tilewright.joint.base import bits
 from tilewright.joint.space import connected_sets
 
 DATA = Path(__file__).parents[2] / "data" / "graph-scheduling"

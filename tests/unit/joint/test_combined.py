@@ -9,9 +9,9 @@ from math import inf
 import pytest
 from tests.support.graphs import GraphBuilder
 
+from tilewright.bit_sets import bits
 from tilewright.compiler import plan_optimised
 from tilewright.ir.graph import Graph
-from tilewright.joint.base import bits
 from tilewright.joint.launched.combined import KnownBlocks, combined
 from tilewright.joint.launched.content import Content, Numbered
 from tilewright.options import Options

@@ -23,12 +23,12 @@ from tests.support.launched_kernels import (
 )
 
 from tilewright import joint_blocks, joint_plan
+from tilewright.bit_sets import bits
 from tilewright.comparison import best_plan
 from tilewright.compiler import plan_optimised
 from tilewright.errors import InfeasibleMapping, Outclassed, UsageError
 from tilewright.ir.graph import Graph
 from tilewright.ir.split_sums import split_sums
-from tilewright.joint.base import bits
 from tilewright.joint.launched import splitting
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import Decision, decisions_of

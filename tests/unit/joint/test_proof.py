@@ -22,11 +22,11 @@ from tests.support.launched_kernels import (
     siblings,
 )
 
+from tilewright.bit_sets import bits
 from tilewright.compiler import plan_optimised
 from tilewright.errors import InternalError
 from tilewright.ir.graph import Graph
 from tilewright.joint.additive import Part, shortest
-from tilewright.joint.base import bits
 from tilewright.joint.check import check_potentials
 from tilewright.joint.launched import proof as proof_module
 from tilewright.joint.launched.content import Content, Kernel, Numbered

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from math import inf
 
+from tilewright.bit_sets import bits
 from tilewright.joint.additive import Part, shortest
-from tilewright.joint.base import Block, Mask, bits
+from tilewright.joint.base import Block, Mask
 from tilewright.joint.launched.content import Content, Numbered
 from tilewright.planning import Bound, Rule, Space
 

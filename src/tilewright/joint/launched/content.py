@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 
+from tilewright.bit_sets import bits
 from tilewright.ir.extract import part_of
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.joint.base import bits
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE, Split
@@ -38,6 +38,11 @@ class Kernel:
         for layer in self.layers:
             yield from layer
 
+    @property
+    def mask(self) -> int:
+        """The set of its nodes."""
+        return sum(1 << i for i in self.nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -48,7 +53,7 @@ class Content:
     mask: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mask", sum(1 << i for kernel in self.kernels for i in kernel.nodes))
+        object.__setattr__(self, "mask", sum(kernel.mask for kernel in self.kernels))
 
     @classmethod
     def of_kernel(cls, layers: Sequence[Sequence[int]], split: Split = WHOLE) -> Content:

@@ -13,9 +13,10 @@ from dataclasses import field, replace
 from math import inf
 from typing import get_args
 
+from tilewright.bit_sets import bits, union
 from tilewright.errors import UsageError
 from tilewright.joint.additive import Part, shortest
-from tilewright.joint.base import Block, Mask, bits, union
+from tilewright.joint.base import Block, Mask
 from tilewright.joint.floors import strong_floors
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.moves import Moves, side_by_side
@@ -84,7 +85,7 @@ class Frozen:
     _home: dict[int, Mask] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kernels = {nodes_of(kernel): kernel for content in self.contents for kernel in content.kernels}
+        kernels = {kernel.mask: kernel for content in self.contents for kernel in content.kernels}
         object.__setattr__(self, "_kernels", kernels)
         object.__setattr__(self, "_home", {node: mask for mask in kernels for node in bits(mask)})
 
@@ -115,7 +116,7 @@ class Frozen:
         return all(map(self._allows_kernel, content.kernels))
 
     def _allows_kernel(self, kernel: Kernel) -> bool:
-        mask = nodes_of(kernel)
+        mask = kernel.mask
         known = self._kernels.get(mask)
         may_cut = "kernels" in self.left and not mask & ~self._home.get(next(kernel.nodes), 0)
         if known is None and self.has_kernels and not may_cut:
@@ -136,11 +137,6 @@ class FrozenProof:
     contents: tuple[Content, ...]
     cost: float
     bound: Bound | None
-
-
-def nodes_of(kernel: Kernel) -> Mask:
-    """The nodes of a kernel."""
-    return sum(1 << node for node in kernel.nodes)
 
 
 def search_frozen(

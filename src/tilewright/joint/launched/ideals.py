@@ -15,8 +15,9 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
+from tilewright.bit_sets import bits, union
 from tilewright.ir.graph import Value
-from tilewright.joint.base import Mask, bits
+from tilewright.joint.base import Mask
 from tilewright.joint.launched.content import Numbered
 from tilewright.joint.launched.times import NOTHING, LayerTime, TimeLayers
 from tilewright.progress import checkpoint
@@ -138,10 +139,7 @@ class LayerGraph:
 
     def nodes_of(self, layers: Mask) -> Mask:
         """The nodes of a set of layers."""
-        found = 0
-        for layer in bits(layers):
-            found |= self.nodes[layer]
-        return found
+        return union(self.nodes[layer] for layer in bits(layers))
 
     def nodes_of_each(self, sets: Iterable[Mask]) -> Iterator[Mask]:
         """The same of sets in a row: fast where neighbours have most layers in common."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tilewright.joint.base import bits
+from tilewright.bit_sets import bits, components
 from tilewright.joint.launched.content import Content, Kernel
 from tilewright.joint.launched.merging import lane_meter
 from tilewright.joint.launched.pricer import LaunchedPricer
@@ -101,7 +101,7 @@ class Moves:
 
     def _of_window(self, window: Sequence[Content]) -> Iterator[Content]:
         mask = sum(content.mask for content in window)
-        parts = self._components(mask)
+        parts = list(components(mask, self.pricer.neighbours))
         if len(window) > 1 or len(window[0].kernels) > 1:
             yield self.fused(mask)
             if any(g.has_lanes for content in window for stage in content.stages for g in stage.groups):
@@ -151,29 +151,13 @@ class Moves:
             members.setdefault(self._home[node], []).append(node)
         return tuple(tuple(nodes) for nodes in sorted(members.values(), key=lambda nodes: nodes[-1]))
 
-    def _components(self, mask: int) -> list[int]:
-        """The connected parts of a set."""
-        parts = []
-        while mask:
-            part = frontier = mask & -mask
-            while frontier:
-                reached = 0
-                for node in bits(frontier):
-                    reached |= self.pricer.neighbours(node)
-                frontier = reached & mask & ~part
-                part |= frontier
-            parts.append(part)
-            mask &= ~part
-        return parts
-
     def _kernels_in(self, window: Sequence[Content], part: int) -> list[Kernel]:
         """The kernels of a part, in order; none where one lies in several parts or runs in slices."""
         found = []
         for content in window:
             for kernel in content.kernels:
-                mask = sum(1 << node for node in kernel.nodes)
-                if mask & part:
-                    if mask & ~part or kernel.split != WHOLE:
+                if kernel.mask & part:
+                    if kernel.mask & ~part or kernel.split != WHOLE:
                         return []
                     found.append(kernel)
         return found

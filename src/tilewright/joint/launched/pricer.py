@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from math import inf
 
+from tilewright.bit_sets import bits, union
 from tilewright.cost.base import CostModel, Objective
 from tilewright.errors import InfeasibleMapping
 from tilewright.ir.graph import Node
 from tilewright.ir.graph_regions import kernel_structure
-from tilewright.joint.base import Block, bits
+from tilewright.joint.base import Block
 from tilewright.joint.launched.content import Content, Numbered
 from tilewright.joint.launched.times import TileJointly, TimeLayers
 from tilewright.partition.base import Partition
@@ -161,9 +162,7 @@ class LaunchedPricer:
     def blocks(self, layers: int) -> Iterator[Block]:
         """The set as a block that leaves nothing on the chip."""
         if layers in self._ways:
-            reads = 0
-            for layer in bits(layers):
-                reads |= self._predecessors[layer]
+            reads = union(map(self.predecessors, bits(layers)))
             yield Block(layers, reads & ~layers, 0, layers, 0)
 
     def least(self, block: Block) -> float:

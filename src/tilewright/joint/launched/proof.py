@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tilewright.bit_sets import bits, union
 from tilewright.errors import InternalError
-from tilewright.joint.base import Mask, bits
+from tilewright.joint.base import Mask
 from tilewright.joint.launched.content import Content
 from tilewright.joint.launched.ideals import IdealSpace, LayerGraph
 from tilewright.joint.launched.moves import Moves
@@ -126,10 +127,8 @@ def _plain(graph: LayerGraph, moves: Moves, layers: Mask) -> Content:
 
 def _is_whole(graph: LayerGraph, content: Content) -> bool:
     """Whether a block merges nothing and slices no kernel, each of whole layers."""
-    kernels = [sum(1 << node for node in kernel.nodes) for kernel in content.kernels]
     return not any(map(merges, content.stages)) and all(
-        kernel.split == WHOLE and graph.layers_of(nodes) is not None
-        for kernel, nodes in zip(content.kernels, kernels, strict=True)
+        kernel.split == WHOLE and graph.layers_of(kernel.mask) is not None for kernel in content.kernels
     )
 
 
@@ -359,10 +358,7 @@ class _Proving:
         place = {ideal: i for i, ideal in enumerate(space.ideals)}
         for layers in others:
             checkpoint()
-            before = 0
-            for layer in bits(layers):
-                before |= self.graph.predecessors[layer]
-            before &= ~layers
+            before = union(self.graph.predecessors[layer] for layer in bits(layers)) & ~layers
             for source, ideal in enumerate(space.ideals):
                 target = place.get(ideal | layers)
                 if not before & ~ideal and not ideal & layers and target is not None:

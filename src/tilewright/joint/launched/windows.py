@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
 
+from tilewright.bit_sets import union
 from tilewright.ir.graph_regions import kernel_structure
-from tilewright.joint.base import union
 from tilewright.joint.launched.content import Content, Numbered
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer

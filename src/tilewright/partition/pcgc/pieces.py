@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
+from tilewright.bit_sets import bits, components, reached
 from tilewright.cost.base import Estimate
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.ir.graph import Value
@@ -156,11 +157,11 @@ class Pieces:
 
     def behind(self, atom: int, mask: int) -> int:
         """An atom and all that follow from it, within some atoms."""
-        return self._closure(atom, mask, self.successors)
+        return reached(1 << atom, mask, self.successors.__getitem__)
 
     def before(self, atom: int, mask: int) -> int:
         """An atom and all that it follows from, within some atoms."""
-        return self._closure(atom, mask, self.predecessors)
+        return reached(1 << atom, mask, self.predecessors.__getitem__)
 
     def crossing_bytes(self, mask: int, other: int) -> int:
         """Bytes that pass from one to the other of two sets of atoms, either way."""
@@ -173,36 +174,4 @@ class Pieces:
 
     def components(self, mask: int) -> Iterator[int]:
         """Parts between which nothing passes."""
-        left = mask
-        while left:
-            found, border = 0, left & -left
-            while border:
-                found |= border
-                reached = 0
-                for i in bits(border):
-                    reached |= self.successors[i] | self.predecessors[i]
-                border = reached & mask & ~found
-            yield found
-            left &= ~found
-
-    def _closure(self, atom: int, mask: int, neighbours: Sequence[int]) -> int:
-        found, border = 0, 1 << atom
-        while border:
-            found |= border
-            reached = 0
-            for i in bits(border):
-                reached |= neighbours[i]
-            border = reached & mask & ~found
-        return found
-
-
-def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set, ascending.
-
-    >>> list(bits(0b1101))
-    [0, 2, 3]
-    """
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
+        return components(mask, lambda atom: self.successors[atom] | self.predecessors[atom])

@@ -16,7 +16,8 @@ from itertools import pairwise
 from math import inf
 from typing import Protocol, TypeVar
 
-from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces, bits
+from tilewright.bit_sets import bits
+from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces
 
 MAX_SUBTREES = 2048
 """Of one cluster; with more of them intervals are tried instead."""

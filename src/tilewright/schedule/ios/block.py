@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from tilewright.bit_sets import bits
 from tilewright.hardware.probe import may_run_generated_code
 from tilewright.planning import UNLIMITED, Budget, Meter
 from tilewright.schedule.ios.costs import AskedCosts, Bounds
 from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
-from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.stages import StageChoice
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.bit_sets import bits
+from tilewright.schedule.ios.graph import StageGraph
 
 MOST_IN_BLOCK = 40
 """Subgraphs of a block, unless other sizes are asked for."""

@@ -7,11 +7,12 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from tilewright.bit_sets import bits
 from tilewright.cost.base import DistinguishesStages, SharesMachine
 from tilewright.errors import InternalError
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.schedule.base import Group, Instance, ScheduleProblem, Stage
-from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.stages import StageChoice, signature
 from tilewright.schedule.moldable import allocation, core_counts, packing
 

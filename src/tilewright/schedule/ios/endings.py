@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tilewright.bit_sets import bits
 from tilewright.errors import UsageError
-from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.graph import StageGraph
 
 Grouping = Literal["component", "single-source"]
 """Groups are any connected operators, or those that all follow from one, as the released code has them."""

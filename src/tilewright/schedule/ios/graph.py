@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import or_
 
+from tilewright.bit_sets import bits, components, union
 from tilewright.errors import UsageError
 from tilewright.partition.base import Partition
 from tilewright.zoo.ios_blocks import ZooBlock
@@ -14,12 +16,14 @@ from tilewright.zoo.ios_blocks import ZooBlock
 class StageGraph:
     """Operators 0..n-1, each after all that it reads; sets of them are bits of an int.
 
-    `predecessors[i]` and `successors[i]` are direct, `descendants[i]` all that need operator i.
+    `predecessors[i]`, `successors[i]` and both as `neighbours[i]` are direct, `descendants[i]` all that need
+    operator i.
     """
 
     names: tuple[str, ...]
     predecessors: tuple[int, ...]
     successors: tuple[int, ...] = field(init=False)
+    neighbours: tuple[int, ...] = field(init=False)
     descendants: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,6 +43,7 @@ class StageGraph:
             for target in bits(successors[index]):
                 descendants[index] |= descendants[target]
         object.__setattr__(self, "successors", tuple(successors))
+        object.__setattr__(self, "neighbours", tuple(map(or_, self.predecessors, successors)))
         object.__setattr__(self, "descendants", tuple(descendants))
 
     @classmethod
@@ -124,25 +129,11 @@ class StageGraph:
 
     def with_readers(self, mask: int) -> int:
         """A set and all that directly reads one of it: an ending of a state that holds no other of these."""
-        reach = mask
-        for i in bits(mask):
-            reach |= self.successors[i]
-        return reach
+        return mask | union(self.successors[i] for i in bits(mask))
 
     def components(self, mask: int) -> tuple[int, ...]:
         """The weakly connected parts of a set, by their first operator. O(operators + edges of the set)."""
-        parts: list[int] = []
-        while mask:
-            part = frontier = mask & -mask
-            while frontier:
-                reached = 0
-                for i in bits(frontier):
-                    reached |= self.predecessors[i] | self.successors[i]
-                frontier = reached & mask & ~part
-                part |= frontier
-            parts.append(part)
-            mask &= ~part
-        return tuple(parts)
+        return tuple(components(mask, self.neighbours.__getitem__))
 
     def connected_sets(self, largest: int) -> list[int]:
         """Every connected set of so many operators at most, ascending."""
@@ -153,7 +144,7 @@ class StageGraph:
                 mask | 1 << neighbour
                 for mask in level
                 for i in bits(mask)
-                for neighbour in bits((self.predecessors[i] | self.successors[i]) & ~mask)
+                for neighbour in bits(self.neighbours[i] & ~mask)
             }
             connected |= level
         return sorted(connected)
@@ -164,18 +155,6 @@ class StageGraph:
         return StageGraph(
             self.names[start:stop], tuple(mask >> start & keep for mask in self.predecessors[start:stop])
         )
-
-
-def bits(mask: int) -> Iterator[int]:
-    """The members of a set, ascending.
-
-    >>> list(bits(0b1010))
-    [1, 3]
-    """
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
 
 
 def _sources(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[str, dict[str, None]]:

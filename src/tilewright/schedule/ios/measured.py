@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from tilewright.bit_sets import bits
 from tilewright.planning import Budget, Meter
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import MeasuredStages, NotMeasured, Stage, StageBench, single
 from tilewright.schedule.ios.costs import Bounds, ModelCosts, StageCosts, stage_of
-from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.stages import StageChoice
 
 logger = logging.getLogger(__name__)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.bit_sets import bits
 from tilewright.progress import checkpoint
 from tilewright.schedule.ios.block import Block, Stop, Way
 from tilewright.schedule.ios.costs import AskedCosts
-from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.stages import StageChoice
 
 _ROUNDING = 1e-9  # of costs that are sums of floats
