@@ -31,6 +31,10 @@ _SHARES: dict[Kind, float] = {
 _MOST_JOINED = 6
 _NUM_SLICES = 4
 """Slices of the first layers of a kernel when a search begins."""
+_NUM_MEMORIES = 4
+"""Ways to place values that are tried when a search begins, the first ones."""
+_NUM_OTHERS = 4
+"""Other plans that come among the first steps of a search."""
 _MOST_AXES = 8
 """Axes of results along which cores may share them when a search begins."""
 
@@ -51,7 +55,8 @@ class Moves:
     """Random changes of plans of one graph, drawn from a generator: equal seeds give equal moves.
 
     `others` are other plans, whose kernels, order and groups of cores count, made when they are asked for,
-    `pool` those that were; `memories` and `executions` what else may place values and run it.
+    `pool` those that were; `memories` and `executions` what else may place values and run it, those first
+    that gain most often.
     """
 
     def __init__(
@@ -95,23 +100,43 @@ class Moves:
                 return self._shifted(plan, kernels, self._pick(weights))
 
     def opening(self) -> list[Beginning]:
-        """First steps: the first places and ways to run that are known, what kernels make shared in the
-        fastest way, and as readers want; the largest kernel in slices of samples, where there are several;
-        then its first layers in slices that keep rows: a half of its layers, three quarters or one, in twice
-        and half as many slices, an eighth more or less."""
+        """First steps, those first that gain most where few fit into a budget: the other ways to run that are
+        known; what kernels make shared in the fastest way, and as readers want; places used again late, one
+        group of all cores; the largest kernel in slices of samples, where there are several; then its first
+        layers in slices that keep rows: a half of its layers, three quarters or one, in twice and half as
+        many slices, an eighth more or less; last, less of the buffers for values."""
 
-        def placed(memory: str, execution: str) -> Beginning:
-            what = f"values placed by {memory}, {execution or 'nothing resident'}"
-            return lambda best: Move(what, replace(best, memory=memory, execution=execution))
+        def placed(memory: str) -> Beginning:
+            return lambda best: Move(f"values placed by {memory}", replace(best, memory=memory))
 
-        found = [placed(memory, execution) for execution in self.executions for memory in self.memories[:2]]
+        def run(execution: str) -> Beginning:
+            what = f"run with {execution or 'nothing resident'}"
+            return lambda best: Move(what, replace(best, execution=execution))
+
+        found = [run(execution) for execution in self.executions]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
+        found += [placed(memory) for memory in self.memories[:2]]
+        if len(self.executions) > 1:  # one program
+            found.append(self.in_one_group)
         found += [functools.partial(self.by_samples, number=number) for number in (8, 4, 16)]
         found += [functools.partial(self.headed, share=share) for share in (1 / 2, 3 / 4, 1 / 4)]
         found += [functools.partial(self.resliced, times=times) for times in (2.0, 0.5)]
         found += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
+        found += [placed(memory) for memory in self.memories[2:_NUM_MEMORIES]]
         return found
+
+    def beginning(self) -> list[Beginning]:
+        """The steps of an opening when a search begins: other plans that are there at once come behind the
+        ways to run, as values that pass main memory hide what kernels differ in."""
+        first = len(self.executions)
+        opening = self.opening()
+        return [*opening[:first], *[self.another] * _NUM_OTHERS, *opening[first:]]
+
+    @staticmethod
+    def in_one_group(plan: NestPlan) -> Move:
+        """All cores as one group, which holds weights: what passes for the next slices comes meanwhile."""
+        return Move("1 groups of cores", replace(plan, num_groups=1, homes=()))
 
     def by_samples(self, plan: NestPlan, number: int) -> Move | None:
         """The kernel of most layers in so many slices of the first axis of its results."""

@@ -72,6 +72,7 @@ def search(
     report: Callable[[Judged, str, float], None],
     opening: Sequence[Beginning] = (),
     *,
+    beginning: Sequence[Beginning] | None = None,
     second: Callable[[], Judged | None] = lambda: None,
     length: int = LENGTH,
     seen: set[NestPlan] | None = None,
@@ -80,12 +81,12 @@ def search(
     what was done to get it, and the least cost so far. Plans that were `seen`, to which this search adds its
     own, are not tried again.
 
-    The steps of an `opening` are taken first; the search goes on from the best plan of them, at first through
+    The steps of an `opening` are taken first, from the start those of a `beginning` in place of it; the search goes on from the best plan of them, at first through
     plans that are a little worse. Plans of other planners are tried in between: after one that was better the
     opening's steps from there, then the next one, else after twice as many steps as before.
     Where `length` trials in a row found no better plan, it goes on from a `second` start in the same way if
     there is one, and from then on with the two in turns, each as long as it gains."""
-    walk, best = _Walk.of(start, opening, length), start
+    walk, best = _Walk.of(start, opening if beginning is None else beginning, length), start
     waiting: _Walk | None = None
     is_alone = False
     seen = set() if seen is None else seen
@@ -102,18 +103,16 @@ def search(
             if waiting is not None:
                 walk, waiting, refused = waiting, walk, 0
                 walk.num_since, is_stuck = 0, False
-        beginning, other = next(walk.first, None), None
-        if beginning is None and walk.is_opening:
+        first, other = next(walk.first, None), None
+        if first is None and walk.is_opening:
             walk.is_opening, walk.current = False, walk.best
             walk.costs = [_FIRST_WORSE * walk.best.cost] * length
-        if beginning is None and (step >= due or is_stuck):
+        if first is None and (step >= due or is_stuck):
             other = moves.another(walk.best.plan)
             if other is None and is_stuck:
                 break
         current, costs = walk.current, walk.costs
-        move = other or (
-            beginning(walk.best.plan) if beginning else moves.draw(current.plan, weights_of(current))
-        )
+        move = other or (first(walk.best.plan) if first else moves.draw(current.plan, weights_of(current)))
         if move is None or move.plan in seen:
             refused += 1
             continue

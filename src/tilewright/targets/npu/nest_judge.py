@@ -243,9 +243,17 @@ def improved(
         own = max(0.5, 1 - (whole_s - left_s) / max(left_s, _LEAST_S))
     try:
         with meter.share(own):
-            opening = moves.opening()
-            second = functools.partial(_in_runs, judge, start)
-            search(judge, moves, judged, meter, report, opening, second=second, seen=judge.seen)
+            search(
+                judge,
+                moves,
+                judged,
+                meter,
+                report,
+                moves.opening(),
+                beginning=moves.beginning(),
+                second=functools.partial(_in_runs, judge, start),
+                seen=judge.seen,
+            )
     except SearchEnded:
         pass
     except KeyboardInterrupt:
