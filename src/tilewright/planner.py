@@ -340,8 +340,11 @@ class Planner:
 
     def _partition_budget(self) -> Budget:
         """What one partitioner may spend: of a joint plan within limited time so much that what it has by
-        then is scheduled."""
-        budget = self.options.search_budget
+        then is scheduled; of a joint plan of one program, whose trials are plans of many partitions, no more
+        evaluations than it has trials."""
+        budget, own = self.options.search_budget, self.options.budget
+        if own is not None and self.options.plan == "joint" and self.backend.launched_parts is None:
+            budget = replace(budget, max_evaluations=min(budget.max_evaluations, own.max_evaluations))
         left_s = self.portfolio.left_s if self._is_hurried and self.portfolio is not None else None
         if left_s is None:
             return budget

@@ -52,6 +52,11 @@ class Kernels:
         self._splits: dict[tuple[tuple[int, ...], ...], tuple[Split, ...]] = {}
         self._shared: dict[tuple[Kernel, tuple[int, ...]], Kernel] = {}
 
+    @property
+    def num_samples(self) -> int:
+        """The extent of the first axis of the graph's inputs, the least of them; 1 where there are none."""
+        return min((v.shape[0] for v in self.numbered.graph.inputs if v.shape), default=1)
+
     def part(self, layers: tuple[tuple[int, ...], ...]) -> SubgraphPart:
         """Layers as one subgraph."""
         singles = [self._footprints.single(self.numbered.layer(layer), layer[0]) for layer in layers]

@@ -101,45 +101,49 @@ class Moves:
 
     def opening(self) -> list[Beginning]:
         """First steps, those first that gain most where few fit into a budget: the other ways to run that are
-        known; what kernels make shared in the fastest way, and as readers want; places used again late, one
-        group of all cores; the largest kernel in slices of samples, where there are several; then its first
-        layers in slices that keep rows: a half of its layers, three quarters or one, in twice and half as
-        many slices, an eighth more or less; last, less of the buffers for values."""
-
-        def placed(memory: str) -> Beginning:
-            return lambda best: Move(f"values placed by {memory}", replace(best, memory=memory))
+        known; what kernels make shared in the fastest way, and as readers want; places used again late, and
+        of one program one group of all cores; the largest kernel in slices of samples, where there are
+        several; then a half of its layers in slices that keep rows, and where that is better a quarter more
+        or less, in twice or half as many slices, an eighth more or less; last, of one program, less of the
+        buffers for values."""
 
         def run(execution: str) -> Beginning:
             what = f"run with {execution or 'nothing resident'}"
             return lambda best: Move(what, replace(best, execution=execution))
 
+        def placed(memory: str) -> Beginning:
+            return lambda best: Move(f"values placed by {memory}", replace(best, memory=memory))
+
         found = [run(execution) for execution in self.executions]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
         found += [placed(memory) for memory in self.memories[:2]]
-        if len(self.executions) > 1:  # one program
-            found.append(self.in_one_group)
+        found += [_in_one_group] * self._is_program
         found += [functools.partial(self.by_samples, number=number) for number in (8, 4, 16)]
-        found += [functools.partial(self.headed, share=share) for share in (1 / 2, 3 / 4, 1 / 4)]
+        found += [functools.partial(self.headed, share=1 / 2)]
+        found += [functools.partial(self.headed, further=further) for further in (1 / 4, -1 / 4)]
         found += [functools.partial(self.resliced, times=times) for times in (2.0, 0.5)]
         found += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
-        found += [placed(memory) for memory in self.memories[2:_NUM_MEMORIES]]
+        found += [placed(memory) for memory in self.memories[2:_NUM_MEMORIES]] * self._is_program
         return found
 
     def beginning(self) -> list[Beginning]:
-        """The steps of an opening when a search begins: other plans that are there at once come behind the
-        ways to run, as values that pass main memory hide what kernels differ in."""
-        first = len(self.executions)
-        opening = self.opening()
-        return [*opening[:first], *[self.another] * _NUM_OTHERS, *opening[first:]]
+        """The steps of an opening when a search begins: of one program other plans that are there at once
+        come behind the ways to run, as values that pass main memory hide what kernels differ in."""
+        first, opening = len(self.executions), self.opening()
+        others: list[Beginning] = [self.another] * (_NUM_OTHERS * self._is_program)
+        return [*opening[:first], *others, *opening[first:]]
 
-    @staticmethod
-    def in_one_group(plan: NestPlan) -> Move:
-        """All cores as one group, which holds weights: what passes for the next slices comes meanwhile."""
-        return Move("1 groups of cores", replace(plan, num_groups=1, homes=()))
+    @property
+    def _is_program(self) -> bool:
+        """Whether one program runs all, which has more than one way to do so."""
+        return len(self.executions) > 1
 
     def by_samples(self, plan: NestPlan, number: int) -> Move | None:
-        """The kernel of most layers in so many slices of the first axis of its results."""
+        """The kernel of most layers in so many slices of samples, which are the first axis of its results;
+        None where the graph has fewer."""
+        if number > self.kernels.num_samples:
+            return None
         kernel = max(plan.kernels, key=lambda kernel: len(kernel.layers))
         split = replace(split_of([(0, number)]), cores=kernel.split.cores)
         new = self._fitting([Kernel(kernel.layers, split)])
@@ -484,3 +488,8 @@ class Moves:
 
 def _shared_along(axes: Sequence[int]) -> str:
     return f"shared along axes {', '.join(map(str, axes))}" if axes else "shared as readers want"
+
+
+def _in_one_group(plan: NestPlan) -> Move:
+    """All cores as one group, which holds weights: what passes for the next slices comes meanwhile."""
+    return Move("1 groups of cores", replace(plan, num_groups=1, homes=()))

@@ -18,6 +18,8 @@ LENGTH = 20
 """Steps that a plan is compared with the one before."""
 _FIRST_WORSE = 1.03
 """How much worse than its best plan a way may become, at most: behind an opening, and behind a better one."""
+_MUCH_BETTER = 0.99
+"""What a plan of other planners costs at most of the best one before it, if an opening is taken again."""
 _MOST_BETWEEN = 4
 """Steps between two plans of other planners, at most."""
 _MOST_DRAWN = 400
@@ -81,9 +83,10 @@ def search(
     what was done to get it, and the least cost so far. Plans that were `seen`, to which this search adds its
     own, are not tried again.
 
-    The steps of an `opening` are taken first, from the start those of a `beginning` in place of it; the search goes on from the best plan of them, at first through
-    plans that are a little worse. Plans of other planners are tried in between: after one that was better the
-    opening's steps from there, then the next one, else after twice as many steps as before.
+    The steps of an `opening` are taken first, from the start on those of a `beginning` in place of it; the
+    search goes on from the best plan of them, at first through plans that are a little worse. Plans of other
+    planners are tried in between: after one that was much better the opening's steps from there, after any
+    that was better the next one, else after twice as many steps as before.
     Where `length` trials in a row found no better plan, it goes on from a `second` start in the same way if
     there is one, and from then on with the two in turns, each as long as it gains."""
     walk, best = _Walk.of(start, opening if beginning is None else beginning, length), start
@@ -131,11 +134,14 @@ def search(
         if found.cost <= most:
             walk.current = found
             if found.cost < walk.best.cost:
+                is_much = found.cost <= _MUCH_BETTER * walk.best.cost
                 walk.best, walk.num_since = found, 0
                 costs[:] = [min(cost, _FIRST_WORSE * found.cost) for cost in costs]
                 best = min(best, found, key=lambda judged: judged.cost)
                 if other is not None:
-                    due, between, walk.first, walk.is_opening = step + 1, 1, iter(opening), True
+                    due, between = step + 1, 1
+                    if is_much:
+                        walk.first, walk.is_opening = iter(opening), True
         if found.is_known:
             continue
         report(found, move.what, best.cost)

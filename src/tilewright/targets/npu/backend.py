@@ -239,7 +239,8 @@ class NpuBackend(Backend):
             most_s = min(most_s, whole.left_s)
         if not is_bounded or (most_s is not None and most_s < _LEAST_OF_BOUND_S):
             return found
-        meter = Budget(UNLIMITED, deadline_s=most_s).start(is_interruptible=True)
+        most = min(_BOXES_OF_TRIAL * budget.max_evaluations, UNLIMITED)
+        meter = Budget(most, deadline_s=most_s).start(is_interruptible=True)
         with after_the_end(meter):
             return replace(found, program=self._bounded(found.program, meter))
 
@@ -472,6 +473,8 @@ class NpuBackend(Backend):
         ).simulation
 
 
+_BOXES_OF_TRIAL = 4
+"""Boxes that are mapped for a bound, for each trial of a budget that counts these."""
 _SHARE_OF_BOUND = 0.1
 """Of the time of a search, which ends so much earlier, at most for the bound of its plan behind it."""
 _LEAST_OF_BOUND_S = 0.1

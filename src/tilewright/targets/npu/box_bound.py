@@ -15,7 +15,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from functools import cache
 from itertools import chain, combinations
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -62,6 +61,7 @@ def box_bounds(
     maps: RegionMaps,
     *,
     is_late: Callable[[], bool] = lambda: False,
+    may_map: Callable[[], bool] = lambda: True,
     is_boxed: Callable[[], bool] = lambda: True,
     begins_whole: Callable[[], bool] = lambda: False,
 ) -> Iterator[Bound]:
@@ -69,10 +69,11 @@ def box_bounds(
     then those with more waits, and with those of plans that keep to `BEGINS_WHOLE` if asked for: all of them
     hold. Inputs come in the file's types where the machine converts them. First layers count as a whole, then
     as boxes: when it `is_late`, those that are not mapped yet with the tiles that they fill, and layers that
-    are not cut yet as before. O(sizes of boxes of layers of different structure)."""
+    are not cut yet as before; each that is mapped asks whether it `may_map`. O(sizes of boxes of layers of
+    different structure)."""
     wanted = {value: full_region(value.shape) for value in graph.outputs}
     regions = value_regions(graph.nodes, wanted, maps)
-    boxes = _Boxes(works, regions, is_late)
+    boxes = _Boxes(works, regions, is_late, may_map)
     waits = Waits(graph, regions, needed_elements(graph.nodes, wanted), maps, boxes.least, boxes.part)
     rate = works.ports.main_bytes_per_s
     elements_s = {
@@ -100,8 +101,13 @@ def box_bounds(
 def bound_in_time(plan: SimulatedPlan, works: Works, graph: Graph, meter: Meter) -> Bound | None:
     """The highest of the bounds of all plans that keep to what this one does, as far as they are there when
     the meter is over, or the user interrupts; None: none is. What is left of the time is for mappings, but a
-    part."""
-    most_s = (meter.left_s or 0.0) * _SHARE_BEHIND
+    part; of evaluations a box that is mapped is one."""
+    most_s, most = (meter.left_s or 0.0) * _SHARE_BEHIND, meter.budget.max_evaluations
+
+    def is_late() -> bool:
+        left_s = meter.left_s
+        return meter.num_evaluations >= most if left_s is None else left_s < most_s
+
     best: Bound | None = None
     with meter.ending_early():
         try:
@@ -111,7 +117,8 @@ def bound_in_time(plan: SimulatedPlan, works: Works, graph: Graph, meter: Meter)
                     works,
                     graph,
                     plan.instances.maps,
-                    is_late=lambda: (inf if meter.left_s is None else meter.left_s) < most_s,
+                    is_late=is_late,
+                    may_map=meter.spend,
                     is_boxed=lambda: is_in_space(plan, works),
                     begins_whole=lambda: begins_whole(plan),
                 ),
@@ -212,8 +219,14 @@ class _Boxes:
     """Least work of layers, and once they are cut over covers of their results by boxes; layers of equal
     structure are looked at once."""
 
-    def __init__(self, works: Works, regions: Mapping[Value, Region], is_late: Callable[[], bool]) -> None:
-        self.works, self.regions, self.is_late = works, regions, is_late
+    def __init__(
+        self,
+        works: Works,
+        regions: Mapping[Value, Region],
+        is_late: Callable[[], bool],
+        may_map: Callable[[], bool],
+    ) -> None:
+        self.works, self.regions, self.is_late, self.may_map = works, regions, is_late, may_map
         self.known: dict[Hashable, dict[int, Mapping[str, float]]] = {}
         self.covers: dict[Hashable, Sequence[_Cover]] = {}
 
@@ -320,7 +333,7 @@ class _Cover:
         """Map the boxes of the least cover as long as there is time; False if they are."""
         found = [place for place in self.used if not self.is_mapped[place]]
         for place in found:
-            if self.boxes.is_late():
+            if self.boxes.is_late() or not self.boxes.may_map():
                 break
             checkpoint()
             seconds = self.boxes.of_box(self.node, self._box(place))

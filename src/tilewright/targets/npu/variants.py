@@ -104,7 +104,7 @@ class Variants:
         first = (chosen, *(_limited(chosen, most) for most in (*of_local[:1], *of_local[-1:])))
         others = (chosen, *(_limited(chosen, most) for most in limits))
         specs = [Spec(name, other.options) for name in _SPILLING for other in others]
-        texts = [_late(spec) for spec in first] + [text for spec in specs for text in (str(spec), _late(spec))]
+        texts = (*map(_late, first), *(t for spec in specs for t in (str(spec), _late(spec))))
         return list(dict.fromkeys((memory, *map(MEMORY_PLANNERS.canonical, texts))))
 
     def _limits(self, local_bytes: int, shared_bytes: int) -> list[tuple[int, int]]:
