@@ -101,11 +101,11 @@ class Moves:
 
     def opening(self) -> list[Beginning]:
         """First steps, those first that gain most where few fit into a budget: the other ways to run that are
-        known; what kernels make shared in the fastest way, and as readers want; places used again late, and
-        of one program one group of all cores; the largest kernel in slices of samples, where there are
-        several; then a half of its layers in slices that keep rows, and where that is better a quarter more
-        or less, in twice or half as many slices, an eighth more or less; last, of one program, less of the
-        buffers for values."""
+        known; what kernels make shared in the fastest way, and as readers want; the ways to run again, of
+        which another one may now be the best; places used again late, and of one program one group of all
+        cores; the largest kernel in slices of samples, where there are several; then a half of its layers in
+        slices that keep rows, and where that is better a quarter more or less, in twice or half as many
+        slices, an eighth more or less; last, of one program, less of the buffers for values."""
 
         def run(execution: str) -> Beginning:
             what = f"run with {execution or 'nothing resident'}"
@@ -117,6 +117,7 @@ class Moves:
         found = [run(execution) for execution in self.executions]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
+        found += [run(execution) for execution in self.executions]
         found += [placed(memory) for memory in self.memories[:2]]
         found += [_in_one_group] * self._is_program
         found += [functools.partial(self.by_samples, number=number) for number in (8, 4, 16)]
