@@ -31,8 +31,6 @@ _SHARES: dict[Kind, float] = {
 _MOST_JOINED = 6
 _NUM_SLICES = 4
 """Slices of the first layers of a kernel when a search begins."""
-_NUM_MEMORIES = 4
-"""Ways to place values that are tried when a search begins, the first ones."""
 _NUM_OTHERS = 4
 """Other plans that come among the first steps of a search."""
 _MOST_AXES = 8
@@ -55,8 +53,8 @@ class Moves:
     """Random changes of plans of one graph, drawn from a generator: equal seeds give equal moves.
 
     `others` are other plans, whose kernels, order and groups of cores count, made when they are asked for,
-    `pool` those that were; `memories` and `executions` what else may place values and run it, those first
-    that gain most often.
+    `pool` those that were; `memories` and `executions` what else may place values and run it, `late`
+    what uses places again late, in all of the cores' buffers and in less and less of them.
     """
 
     def __init__(
@@ -66,9 +64,10 @@ class Moves:
         memories: Sequence[str],
         executions: Sequence[str],
         generator: random.Random,
+        late: Sequence[str] = (),
     ) -> None:
         self.kernels, self.random = kernels, generator
-        self.memories, self.executions = memories, executions
+        self.memories, self.executions, self.late = memories, executions, late
         self.others, self.pool = iter(others), dict[NestPlan, dict[int, Kernel]]()
         nodes, numbers = kernels.numbered.nodes, kernels.numbered.numbers
         self._sources = [
@@ -105,7 +104,8 @@ class Moves:
         which another one may now be the best; places used again late, and of one program one group of all
         cores; the largest kernel in slices of samples, where there are several; then a half of its layers in
         slices that keep rows, and where that is better a quarter more or less, in twice or half as many
-        slices, an eighth more or less; last, of one program, less of the buffers for values."""
+        slices, an eighth more or less; last, of one program, most of the buffers for values, least of them,
+        and where one of these is better a little less or more."""
 
         def run(execution: str) -> Beginning:
             what = f"run with {execution or 'nothing resident'}"
@@ -118,14 +118,16 @@ class Moves:
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
         found += [run(execution) for execution in self.executions]
-        found += [placed(memory) for memory in self.memories[:2]]
+        found += [placed(memory) for memory in (*self.memories[:1], *self.late[:1])]
         found += [_in_one_group] * self._is_program
         found += [functools.partial(self.by_samples, number=number) for number in (8, 4, 16)]
         found += [functools.partial(self.headed, share=1 / 2)]
         found += [functools.partial(self.headed, further=further) for further in (1 / 4, -1 / 4)]
         found += [functools.partial(self.resliced, times=times) for times in (2.0, 0.5)]
         found += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
-        found += [placed(memory) for memory in self.memories[2:_NUM_MEMORIES]] * self._is_program
+        if self._is_program:
+            found += [placed(memory) for memory in (*self.late[1:2], *self.late[-1:])]
+            found += [functools.partial(self.limited, further=further) for further in (1, -1)]
         return found
 
     def beginning(self) -> list[Beginning]:
@@ -139,6 +141,13 @@ class Moves:
     def _is_program(self) -> bool:
         """Whether one program runs all, which has more than one way to do so."""
         return len(self.executions) > 1
+
+    def limited(self, plan: NestPlan, further: int) -> Move | None:
+        """Where places are used again late in a part of the buffers, so many steps less of them, or more."""
+        at = self.late.index(plan.memory) + further if plan.memory in self.late[1:] else 0
+        if not 0 < at < len(self.late):
+            return None
+        return Move(f"values placed by {self.late[at]}", replace(plan, memory=self.late[at]))
 
     def by_samples(self, plan: NestPlan, number: int) -> Move | None:
         """The kernel of most layers in so many slices of samples, which are the first axis of its results;

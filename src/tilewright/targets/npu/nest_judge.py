@@ -203,6 +203,7 @@ def improved(
     check: Callable[[Program], object],
     budget: Budget,
     memories: Sequence[str],
+    late: Sequence[str],
     executions: Sequence[str],
     progress: Progress | None = None,
 ) -> Improved:
@@ -235,7 +236,7 @@ def improved(
         widest.recompute_limit,
         judge.share,
     )
-    moves = Moves(kernels, others, memories, executions, judge.generator)
+    moves = Moves(kernels, others, memories, executions, judge.generator, late)
     left_s = meter.left_s
     # A program is made and checked in about the time in which the start was judged.
     own = 1.0

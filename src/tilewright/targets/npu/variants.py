@@ -93,19 +93,24 @@ class Variants:
         return list(dict.fromkeys((own, plain, f"{plain}, {RESIDENT}" if plain else RESIDENT)))
 
     def memories(self, memory: str) -> list[str]:
-        """A planner of memory and others like it: places that are used again late, first in all of the
-        buffers, then in most of the cores' ones and in least of them; less of each buffer for values; the
-        other rule of what leaves a full buffer."""
+        """A planner of memory and others like it: the other rule of what leaves a full buffer, less of the
+        buffers for values."""
         if not memory.startswith(tuple(_SPILLING)):
             return [memory]
         chosen = Spec.parse(memory)
-        limits = self._limits(*self._capacity_bytes)
-        of_local = limits[: len(self._local_bytes)]
-        first = (chosen, *(_limited(chosen, most) for most in (*of_local[:1], *of_local[-1:])))
-        others = (chosen, *(_limited(chosen, most) for most in limits))
+        others = (chosen, *(_limited(chosen, most) for most in self._limits(*self._capacity_bytes)))
         specs = [Spec(name, other.options) for name in _SPILLING for other in others]
-        texts = (*map(_late, first), *(t for spec in specs for t in (str(spec), _late(spec))))
+        texts = [text for spec in specs for text in (str(spec), _late(spec))]
         return list(dict.fromkeys((memory, *map(MEMORY_PLANNERS.canonical, texts))))
+
+    def late_memories(self, memory: str) -> list[str]:
+        """The same planner of memory with places that are used again late, in all of the cores' buffers, then
+        in less and less of them."""
+        if not memory.startswith(tuple(_SPILLING)):
+            return []
+        chosen = Spec.parse(memory)
+        limits = self._limits(*self._capacity_bytes)[: len(self._local_bytes)]
+        return [_late(spec) for spec in (chosen, *(_limited(chosen, most) for most in limits))]
 
     def _limits(self, local_bytes: int, shared_bytes: int) -> list[tuple[int, int]]:
         """What values may take of the cores' buffers and the shared one: less than so much of one of them."""
