@@ -15,7 +15,8 @@ from tests.support.one_program import bound_of_boxes, network
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.hardware.machine_file import load_machine
 from tilewright.hardware.presets import load_preset
-from tilewright.ir.graph import Graph
+from tilewright.ir.graph import Graph, Node
+from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.joint.overlapped.kernels import Kernels
 from tilewright.joint.overlapped.moves import Moves
@@ -28,7 +29,7 @@ from tilewright.planner import Planner
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import PhaseClock
 from tilewright.targets.npu.backend import NpuBackend
-from tilewright.targets.npu.box_bound import begins_whole, bound_in_time, is_in_space
+from tilewright.targets.npu.box_bound import _Boxes, begins_whole, bound_in_time, is_in_space
 from tilewright.targets.npu.nest_judge import recipe_of
 from tilewright.targets.npu.recipes import GRAPHTURBO, RESIDENT
 from tilewright.targets.npu.target import NpuTarget
@@ -125,6 +126,36 @@ def test_weights_that_find_no_place_are_fetched_unless_groups_of_cores_hold_more
     moved_bytes = 8 * 1024 * 1024 * 2 - 9 * 2**20
     assert moved_bytes / 27 <= bound.value <= cost
     assert "on all cores" in str(bound.space)
+
+
+def test_a_bound_maps_as_many_boxes_as_its_budget_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = []
+    of_box = _Boxes.of_box
+
+    def counted(boxes: _Boxes, node: Node, box: Region) -> float:
+        mapped.append(box)
+        return of_box(boxes, node, box)
+
+    monkeypatch.setattr(_Boxes, "of_box", counted)
+    b = GraphBuilder()
+    x = b.input(1, 5, 13, 11)
+    for channels in (7, 9, 3):
+        x = b.conv(x, channels)
+    graph = b.finish(x)
+    backend, plan, _ = setting(graph, "stcp920")
+    judge = backend.nest_judge
+    planned, _ = judge.simulate(judge.schedule(plan)[0], recipe_of(plan), inf)
+    assert is_in_space(planned, backend.works)
+    counts, values = [], []
+    for most in (0, 3, UNLIMITED):
+        bound = bound_in_time(planned, backend.works, graph, Budget(most).start())
+        assert bound is not None
+        counts.append(len(mapped))
+        values.append(bound.value)
+        mapped.clear()
+    assert counts[:2] == [0, 3]
+    assert counts[2] > 3
+    assert values == sorted(values)
 
 
 def test_only_what_a_dense_layer_needs_ends_before_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -23,8 +24,8 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.joint.overlapped.kernels import Kernels
-from tilewright.joint.overlapped.moves import Move, Moves
-from tilewright.joint.overlapped.plan import Nest, NestPlan, Rule, arranged, nests_of
+from tilewright.joint.overlapped.moves import Beginning, Move, Moves
+from tilewright.joint.overlapped.plan import RULES, Nest, NestPlan, Rule, arranged, nests_of
 from tilewright.memory.check_scopes import check_scopes
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem, check_partition
@@ -129,6 +130,46 @@ def test_first_layers_of_the_largest_kernel_are_cut_off_in_slices_that_keep_rows
     assert lengths(moves.headed(half.plan, share=0.25)) == [(1, "axis 2 by 4"), (3, "whole")]
     assert lengths(moves.headed(half.plan, further=0.25)) == [(3, "axis 2 by 4, rows kept"), (1, "whole")]
     assert lengths(moves.resliced(half.plan, 2.0)) == [(2, "axis 2 by 8, rows kept"), (2, "whole")]
+
+
+def test_a_search_begins_with_the_plans_that_are_there_and_the_ways_to_run() -> None:
+    b = GraphBuilder()
+    graph = b.finish(b.op("Relu", b.op("Relu", b.input(2, 8))))
+    kernels, plan = kernels_of(graph), layer_by_layer(graph)
+    late = [f"late {share}" for share in (4, 3, 2, 1)]
+
+    def moves(executions: Sequence[str]) -> Moves:
+        others = [NestPlan((Nest(plan.kernels, rule),), "") for rule in RULES]
+        return Moves(kernels, others, [MEMORY, *late], executions, random.Random(0), late)
+
+    def steps(beginning: Sequence[Beginning]) -> list[str]:
+        return [move.what for step in beginning if (move := step(plan)) is not None]
+
+    run, placed = [f"run with {how}" for how in ("nothing resident", "kept")], f"values placed by {MEMORY}"
+    others = [f"kernels of plan {number}" for number in range(4)]
+    shared = ["all shared", "all shared as readers want"]
+    first = ["values placed by late 4", "1 groups of cores"]
+    last = [f"values placed by {memory}" for memory in (late[1], late[-1])]
+    program = moves(["", "kept"])
+    assert steps(program.beginning()) == [*run, *others, *shared, *run, placed, *first, *last]
+    launched = moves([""])
+    assert steps(launched.beginning()) == [*run[:1], *shared, *run[:1], placed, *first[:1]]
+    assert steps(launched.opening()) == steps(launched.beginning())
+
+
+def test_less_of_the_buffers_is_tried_from_a_limit_on() -> None:
+    plan = NestPlan((), "late 2")
+    moves = Moves(
+        kernels_of(integer_network(3)), (), [MEMORY], [""], random.Random(0), [f"late {s}" for s in (4, 2, 1)]
+    )
+
+    def memory(plan: NestPlan, further: int) -> str | None:
+        move = moves.limited(plan, further)
+        return None if move is None else move.plan.memory
+
+    assert [memory(plan, further) for further in (1, -1)] == ["late 1", None]
+    assert [memory(replace(plan, memory="late 1"), further) for further in (1, -1)] == [None, "late 2"]
+    assert [memory(replace(plan, memory=other), 1) for other in ("late 4", MEMORY)] == [None, None]
 
 
 @pytest.mark.parametrize(("num_samples", "split"), [(1, None), (4, "axis 0 by 4")])
@@ -394,6 +435,16 @@ def test_the_bound_of_a_program_has_the_time_that_its_check_leaves(
     start = planner.program(GRAPHTURBO)
     planner.backend.improve(start, planner.ordered, Budget(8, deadline_s=100.0))
     assert asked == ([] if left_s is None else [pytest.approx(left_s)])
+
+
+def test_a_partitioner_of_a_program_has_no_more_evaluations_than_its_plan_has_trials() -> None:
+    graph, target = integer_network(3), NpuTarget(small_machine())
+    counts = []
+    for budget in (None, Budget(4)):
+        options = Options(plan="joint", budget=budget)
+        planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
+        counts.append(planner.partition("pcgc").provenance.num_evaluations)
+    assert counts[0] > 4 >= counts[1]
 
 
 def test_cores_share_a_second_result_of_another_shape_in_equal_parts() -> None:
