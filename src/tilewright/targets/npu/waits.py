@@ -11,7 +11,7 @@ elements are computed afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from heapq import heappop, heappush
 from itertools import product
@@ -57,7 +57,8 @@ class Waits:
         self.least, self.part = least, part
         self.nodes = [node for node in graph.nodes if node.output in regions]
         self._known_waiting: dict[Value, list[tuple[Node, list[Waiting]]]] = {}
-        self._known_barriers: list[tuple[Value, Mapping[Value, Part], frozenset[Node]]] | None = None
+        self._known_barriers: list[tuple[Mapping[Value, Part], frozenset[Node]]] = []
+        self._further_barriers = self._barriers()
 
     def barriers_s(self, elements_s: Mapping[Value, float]) -> Iterator[float]:
         """Seconds for all of the graph, without waits and then with those at each barrier; elements of inputs
@@ -65,7 +66,7 @@ class Waits:
         whole_s = busiest(map(self._whole, self.nodes))
         yield max(whole_s, sum(self.counts.get(v, 0) * s for v, s in elements_s.items()))
         ends: list[tuple[float, frozenset[Node]]] = []  # of barriers: when they end, and what begins then
-        for _, before, behind in self._waits_at_barriers():
+        for before, behind in self._waits_at_barriers():
             made = [n for n in self.nodes if n.output in before]
             end_s = busiest(self._made(n, before) for n in made)
             inputs_s = sum(num_elements(before[v]) * s for v, s in elements_s.items() if v in before)
@@ -75,18 +76,14 @@ class Waits:
             yield end_s + busiest(self._whole(n) for n in self.nodes if n in behind)
             ends.append((end_s, behind))
 
-    def _waits_at_barriers(self) -> Sequence[tuple[Value, Mapping[Value, Part], frozenset[Node]]]:
-        """Barriers, what each of them needs of all values, and the nodes that wait for it."""
-        if self._known_barriers is None:
-            self._known_barriers = [
-                (
-                    barrier,
-                    needed_elements(self.graph.nodes, {barrier: self.regions[barrier]}),
-                    self._behind(barrier),
-                )
-                for barrier in self._barriers()
-            ]
-        return self._known_barriers
+    def _waits_at_barriers(self) -> Iterator[tuple[Mapping[Value, Part], frozenset[Node]]]:
+        """What each barrier needs of all values, and the nodes that wait for it, one after another: the first
+        ones bring most, and the time may end before all are known."""
+        yield from self._known_barriers
+        for barrier in self._further_barriers:
+            before = needed_elements(self.graph.nodes, {barrier: self.regions[barrier]})
+            self._known_barriers.append((before, self._behind(barrier)))
+            yield self._known_barriers[-1]
 
     def _whole(self, node: Node) -> Seconds:
         return self.least(node, self.counts.get(node.output, 0))
