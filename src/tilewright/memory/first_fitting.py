@@ -16,7 +16,10 @@ from tilewright.planning import Budget, Infeasible, Meter, option
 
 MAX_PAIRS = 1_000_000
 """Of buffers that are live together, above which they are placed in order of time."""
-_ORDERS: tuple[tuple[str, Callable[[Item], tuple[int, ...]]], ...] = (
+
+Order = Callable[[Item], tuple[int, ...]]
+"""By what buffers are sorted."""
+_ORDERS: tuple[tuple[str, Order], ...] = (
     ("size", lambda i: (-i.size_bytes, i.first_step)),
     ("lifetime", lambda i: (i.first_step - i.last_step, -i.size_bytes)),
     ("area", lambda i: (-i.size_bytes * (i.last_step - i.first_step + 1), i.first_step)),
@@ -37,12 +40,21 @@ class FirstFitting:
         return place_levels(problem, budget, self, seed=self.seed)
 
     def pack_level(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
-        """The first placement that fits the capacity, else the lowest one."""
+        """The first placement that fits the capacity, else the lowest one; where the first order does not
+        fit, of each group of buffers that has no step in common with others: kernels that are launched one
+        by one are placed as each of them alone."""
         if count_pairs(buffers) > MAX_PAIRS and not any(b.beside for b in buffers):
             meter.spend()
             return Packing(in_time_order(buffers), "time")
         search = _Search(Placer(buffers), capacity_bytes, meter)
-        search.try_orders()
+        search.try_orders(_ORDERS[:1])
+        groups = [] if search.fits else search.placer.groups()
+        if len(groups) > 1:
+            packings = [self.pack_level(group, capacity_bytes, meter) for group in groups]
+            places = {name: place for packing in packings for name, place in packing.offsets.items()}
+            note = ", ".join(dict.fromkeys(packing.note for packing in packings))
+            return Packing({b.name: places[b.name] for b in buffers}, note)
+        search.try_orders(_ORDERS[1:])
         search.improve(random.Random(self.seed), self.max_rounds)
         return Packing(search.placer.by_buffer(search.offsets), search.found_by)
 
@@ -61,10 +73,10 @@ class _Search:
         is_placed = self.peak_bytes >= 0
         return is_placed and (self.capacity_bytes is None or self.peak_bytes <= self.capacity_bytes)
 
-    def try_orders(self) -> None:
-        """Every order, until one fits."""
+    def try_orders(self, orders: Sequence[tuple[str, Order]]) -> None:
+        """Orders, until one fits."""
         items = self.placer.items
-        for name, key in _ORDERS:
+        for name, key in orders:
             if self.fits or not (self.meter.spend() or self.peak_bytes < 0):
                 return
             order = sorted(range(len(items)), key=lambda n: (*key(items[n]), n))

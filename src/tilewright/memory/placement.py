@@ -60,6 +60,26 @@ class Placer:
         """How many those are."""
         return int(np.count_nonzero(self._is_live_with(number))) - 1
 
+    def groups(self) -> list[list[Buffer]]:
+        """The buffers by connected groups of neighbours, each in the order given: no place of one group
+        matters to another, so that each may be placed in an order of its own. O(items + pairs)."""
+        home = [-1] * len(self.items)
+        num_groups = 0
+        for first in range(len(home)):
+            todo = [first] if home[first] < 0 else []
+            while todo:
+                checkpoint()
+                number = todo.pop()
+                if home[number] < 0:
+                    home[number] = num_groups
+                    todo += [n for n in self.neighbours(number) if home[n] < 0]
+            num_groups += home[first] == num_groups
+        of_buffer = {b.name: home[item.number] for item in self.items for b in item.buffers}
+        found: list[list[Buffer]] = [[] for _ in range(num_groups)]
+        for buffer in self.buffers:
+            found[of_buffer[buffer.name]].append(buffer)
+        return found
+
     def _is_live_with(self, number: int) -> Mask:
         live: Mask = (self._first <= self._last[number]) & (self._last >= self._first[number])
         if number in self._met:

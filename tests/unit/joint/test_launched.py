@@ -80,6 +80,21 @@ def test_plans_of_all_planners_cost_what_their_blocks_do(name: str, machine: str
             assert pricer.least(block) <= pricer.cost(content) * (1 + 1e-9)
 
 
+def test_a_kernel_is_tiled_as_alone_whatever_made_its_operands() -> None:
+    b = GraphBuilder()
+    x = b.input(1, 24, 100, 100)
+    x = b.op("Conv", x, b.constant(24, 24, 1, 1), shape=x.shape, kernel_shape=(1, 1))
+    x = b.op("MaxPool", x, shape=(1, 24, 50, 50), kernel_shape=(2, 2), strides=(2, 2))
+    x = b.op("MaxPool", x, shape=(1, 24, 50, 50), kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+    graph = b.finish(x)
+    planner, numbered = planner_of(graph, "k80"), Numbered(graph)
+    pricer = pricer_of(planner, numbered)
+    schedule = planner.schedule(planner.partition("layerwise"), RECIPES[0])
+    contents = list(numbered.contents(schedule))
+    assert len(contents) == 3
+    assert sum(map(pricer.cost, contents)) == pytest.approx(schedule.quality.cost, rel=1e-9)
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_search_finds_the_least_of_all_cuts_into_kernels(name: str, machine: str) -> None:

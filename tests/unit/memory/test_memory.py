@@ -15,6 +15,7 @@ from tilewright.memory import (
 )
 from tilewright.memory.arena import ArenaPlanner
 from tilewright.memory.base import aligned
+from tilewright.memory.first_fitting import FirstFitting
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.memory.naive import NaivePlanner
 from tilewright.memory.next_fit import NextFit
@@ -342,3 +343,27 @@ def test_an_item_that_comes_earlier_moves_no_more_than_a_new_placement_does(
         found = placer.place_earlier(order, moved, before)
         assert found == placer.place(order)
         before = found
+
+
+def test_buffers_with_no_step_in_common_are_packed_as_each_group_alone() -> None:
+    rng = random.Random(0)
+    notes = set()
+
+    def group(start: int) -> list[Buffer]:
+        found = []
+        for number in range(8):
+            first = start + rng.randint(0, 6)
+            last = first + rng.randint(0, 4)
+            found.append(Buffer(f"{start} {number}", 64 * rng.randint(1, 8), first, last))
+        return found
+
+    for _ in range(50):
+        first, second = group(0), group(20)
+        capacity_bytes = max(lower_bound_bytes(first), lower_bound_bytes(second))
+        together, *alone = (
+            FirstFitting().pack_level(buffers, capacity_bytes, Budget().start())
+            for buffers in ([*first, *second], first, second)
+        )
+        assert together.offsets == alone[0].offsets | alone[1].offsets
+        notes |= {packing.note for packing in alone}
+    assert len(notes) > 2  # some groups fit in one order, some in another

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -86,6 +86,7 @@ class _Lowering:
         self.num_cores = works.machine.num_cores_per_cluster  # that a step may take
         self.machine, self.works = works.machine, works
         self.kernel: Kernel | None = None
+        self.inside: frozenset[int] | None = None  # the nodes of the kernel
         self.lane: StepLane | None = None
         self.launched = StepCores(plan, bindings, self.works, known) if bindings.launches else None
         self.cores = self.launched or ProgramCores(plan, bindings, self.works, known)
@@ -142,6 +143,7 @@ class _Lowering:
         """The steps of a kernel; where the buffers of its cores are too small for any tile, on all cores."""
         steps = [s for node in launch.nodes for s in self.plan.steps_of(node)]
         first = len(self.tilings)
+        self.inside = frozenset(launch.nodes)
         self.kernel = kernel_of(number, launch, self.plan, self.bindings, self.machine, num_cores)
         try:
             lanes = lanes_of(self.kernel, launch, self.plan, self.bindings, self.machine)
@@ -303,7 +305,7 @@ class _Lowering:
             *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in loads],
             *[(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN) for x in stores],
         )
-        axis = _axis_of_tiles(self.plan, self.tilings, step, regions[main])
+        axis = _axis_of_tiles(self.plan, self.tilings, step, regions[main], self.inside)
         key = (node.subgraph_id, step.layer, extents(regions[main]), binding, moved, axis)
         # Slices at a border are tiled as the first of equal extents is; of other plans, as the same slice is.
         if key not in self.known_requests:
@@ -459,13 +461,24 @@ class _Lowering:
 
 
 def _axis_of_tiles(
-    plan: ScopePlan, tilings: Sequence[Tiling], step: InstanceStep, region: Region
+    plan: ScopePlan,
+    tilings: Sequence[Tiling],
+    step: InstanceStep,
+    region: Region,
+    inside: Collection[int] | None,
 ) -> int | None:
     """The axis along which the largest operand of a step without products is made tile by tile, if the
-    result has the extents for it; `tilings` are those of the steps before."""
+    result has the extents for it; `tilings` are those of the steps before.
+
+    `inside` are the nodes of its kernel where each is launched: what earlier ones made is there as a whole.
+    """
     if any(map(has_products, step.operators)):
         return None
-    reads = [(volume(read.region), read.buffer) for read in step.reads if read.buffer is not None]
+    reads = [
+        (volume(read.region), read.buffer)
+        for read in step.reads
+        if read.buffer is not None and (inside is None or plan.buffers[read.buffer].node in inside)
+    ]
     if not reads:
         return None
     _, buffer = max(reads)
