@@ -229,7 +229,6 @@ class StaticFusion:
         while has_changed:
             has_changed = False
             for cluster in reversed(self.quotient.clusters):
-                checkpoint()
                 if self.quotient.cluster_of(cluster) != cluster:
                     continue  # joined to its reader in this scan
                 has_changed |= self._grow(cluster, may_join, join)
@@ -241,6 +240,7 @@ class StaticFusion:
         has_grown = False
         is_growing = True
         while is_growing:
+            checkpoint()
             is_growing = False
             # What was computed last comes first: its other readers are fused by then.
             for producer in reversed(self.quotient.predecessors(cluster)):
