@@ -38,6 +38,9 @@ which the first plan took, up to which they do."""
 _SHARE_OF_JOINING, _SHARE_BEFORE_JUDGED = 0.95, 0.7
 """Of the time for layers of a large network, for joining them, before their bound; of that for small blocks,
 before their plan is simulated as a whole."""
+_SHARE_OF_NEAR, _WORTH_MORE = 0.5, 0.99
+"""Of the time of a proof, for blocks near the best plan that an unfinished search left; of what the plan
+cost, what it costs then where they have the rest, too."""
 
 
 def is_large(planner: Planner) -> bool:
@@ -51,6 +54,7 @@ class Blocks:
 
     def __init__(self, planner: Planner, prices: TaskSettings | None, memory: str) -> None:
         self.planner, self.prices = planner, prices
+        self._is_settled = True  # no block that a search noted near a plan is left to be tried
         self.numbered = Numbered(planner.graph)
         self.recipe = replace(COMBINED, memory=memory)
         self.frozen = frozen_of(planner, self.numbered)
@@ -68,7 +72,9 @@ class Blocks:
             if self.frozen is not None and search.best:
                 judged(search.best)  # the best plan of all that leaves what is frozen
             if not self._is_staged:
+                self._is_settled = False
                 search.run(judged)
+                self._is_settled = search.is_settled
         return judged.best
 
     def of_small(self, best: Best[Program], meter: Meter) -> Best[Program]:
@@ -98,9 +104,19 @@ class Blocks:
         return best
 
     def _prove(self, judged: _Judged, meter: Meter) -> Proof | None:
-        search, frozen = self._search(judged.best, meter), self.frozen
+        frozen = self.frozen
         if frozen is None or not frozen.has_kernels:
-            return search.prove(judged, 1.0)
+            search = self._search(judged.best, meter)
+            if not self._is_settled:
+                cost = search.cost
+                search.prove(judged, _SHARE_OF_NEAR, SMALL_BLOCKS)
+                if search.cost < cost * _WORTH_MORE:
+                    return search.prove(judged, 1.0)
+            # What the search noted near its best plan and did not need has no close bound: a proof of it
+            # all would price each block before the small ones.
+            self.pricer.forget_unpriced()
+            return self._search(judged.best, meter).prove(judged, 1.0)
+        search = self._search(judged.best, meter)
         problem = self.planner.schedule_problem(frozen.partition, self.recipe)
         least = search.prove_frozen(frozen, problem)
         if least is not None:

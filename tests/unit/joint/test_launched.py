@@ -95,6 +95,25 @@ def test_a_kernel_is_tiled_as_alone_whatever_made_its_operands() -> None:
     assert sum(map(pricer.cost, contents)) == pytest.approx(schedule.quality.cost, rel=1e-9)
 
 
+def test_a_proof_leaves_out_what_the_search_noted_and_did_not_price() -> None:
+    graph = chain()
+    planner = planner_of(graph, "jetson-nano")
+    schedule = planner.schedule(planner.partition("layerwise"), RECIPES[0])
+    blocks = joint_blocks.Blocks(planner, None, "longest-liveness")
+    pricer = blocks.pricer
+    noted = [Moves(pricer, 4).fused(mask) for mask in (0b11, 0b1111)]
+    for content in noted:
+        assert pricer.add(content)
+    pricer.best(noted[0].mask)
+    pricer.forget_unpriced()
+    assert list(pricer.contents) == noted[:1]
+    assert list(pricer.sets) == [noted[0].mask]
+    search = LaunchedSearch.of(pricer, [tuple(blocks.numbered.contents(schedule))], Budget().start())
+    search.run(lambda contents: None)
+    assert search.is_settled
+    assert search.cost == pricer.cost(noted[1])  # it is noted again
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_search_finds_the_least_of_all_cuts_into_kernels(name: str, machine: str) -> None:

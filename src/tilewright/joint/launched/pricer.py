@@ -159,6 +159,15 @@ class LaunchedPricer:
         self._least.pop(content.mask, None)
         return True
 
+    def forget_unpriced(self) -> None:
+        """Leave out all ways to run nodes that were not priced."""
+        for mask, ways in list(self._ways.items()):
+            for content in [content for content, cost in ways.items() if cost is None]:
+                del ways[content]
+            if not ways:
+                del self._ways[mask]
+        self._least.clear()
+
     def blocks(self, layers: int) -> Iterator[Block]:
         """The set as a block that leaves nothing on the chip."""
         if layers in self._ways:

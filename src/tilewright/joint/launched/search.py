@@ -37,7 +37,7 @@ _SHARE_OF_TILINGS = 0.4
 
 @dataclass(slots=True)
 class LaunchedSearch:
-    """One search; `best` are the blocks of the cheapest plan so far."""
+    """One search; `best` are the blocks of the cheapest plan so far; `is_settled`: none near is better."""
 
     pricer: LaunchedPricer
     meter: Meter
@@ -45,6 +45,7 @@ class LaunchedSearch:
     cost: float
     progress: Progress | None = None
     is_spent: bool = False
+    is_settled: bool = False
     num_rounds: int = 0
     bound: float = field(init=False)
     moves: Moves = field(init=False)
@@ -102,9 +103,8 @@ class LaunchedSearch:
                 if laned is not None:
                     new += [laned] * self.pricer.add(laned)
             new += self._tile(tiler)
-            if not new:
-                return
-            if not self._combined():
+            if not new or not self._combined():
+                self.is_settled = not self.is_spent
                 return
             publish(self.best)
 
