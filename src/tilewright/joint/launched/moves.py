@@ -156,8 +156,9 @@ class Moves:
         found = []
         for content in window:
             for kernel in content.kernels:
-                if kernel.mask & part:
-                    if kernel.mask & ~part or kernel.split != WHOLE:
+                mask = kernel.mask
+                if mask & part:
+                    if mask & ~part or kernel.split != WHOLE:
                         return []
                     found.append(kernel)
         return found
