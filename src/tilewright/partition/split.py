@@ -12,6 +12,7 @@ from math import prod
 from tilewright.ir.region import Interval, Region, volume
 from tilewright.mapping.chains.plan import ChainPlan
 from tilewright.records import dataclass
+from tilewright.text.formatting import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Split:
 
     def __str__(self) -> str:
         if self.tilings:
-            return f"{len(self.tilings)} layers tiled jointly"
+            return f"{counted(len(self.tilings), 'chain')} of layers tiled jointly"
         cuts = ", ".join(f"axis {dim} by {factor}" for dim, factor in self.cuts) or "whole"
         cuts += ", rows kept" if self.chain_length > 1 else ""
         return f"{cuts}, on {'x'.join(map(str, self.cores))} cores" if self.cores else cuts
