@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.frontend.onnx import load_onnx
@@ -27,21 +27,51 @@ def model(op_type: str, inputs: Sequence[Array | None], opset: int, /, **attribu
     """One node; the first input is fed, the others are constants."""
     names = ["" if a is None else f"i{number}" for number, a in enumerate(inputs)]
     node = helper.make_node(op_type, names, ["y"], **attributes)
-    constants = [
-        numpy_helper.from_array(a, n) for n, a in zip(names[1:], inputs[1:], strict=True) if a is not None
-    ]
+    constants = {n: a for n, a in zip(names[1:], inputs[1:], strict=True) if a is not None}
     x = inputs[0]
     assert x is not None
-    given = helper.make_tensor_value_info("i0", DType.from_numpy(x.dtype).value, x.shape)
-    graph = helper.make_graph([node], "g", [given], [helper.make_empty_tensor_value_info("y")], constants)
+    return model_of([node], {"i0": x}, constants, opset)
+
+
+def model_of(
+    nodes: Sequence[NodeProto], feed: Mapping[str, Array], constants: Mapping[str, Array], opset: int
+) -> ModelProto:
+    """All results of some nodes, which read what is fed and constants."""
+    given = [
+        helper.make_tensor_value_info(name, DType.from_numpy(x.dtype).value, x.shape)
+        for name, x in feed.items()
+    ]
+    made = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.output]
+    kept = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", given, made, kept)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
-def theirs(proto: ModelProto, x: Array) -> Array:
+def require_those_of_onnxruntime(
+    nodes: Sequence[NodeProto],
+    feed: Mapping[str, Array],
+    constants: Mapping[str, Array],
+    opset: int,
+    error: float = 0.0,
+) -> None:
+    """Nodes of one model, each of which makes one value, are interpreted as they are there; `error` is
+    relative and absolute."""
+    proto = model_of(nodes, feed, constants, opset)
+    wanted = session_of(proto).run([node.output[0] for node in nodes], dict(feed))
+    found = run_graph(load_onnx(proto), dict(feed))
+    for node, want in zip(nodes, wanted, strict=True):
+        name = node.output[0]
+        np.testing.assert_allclose(found[name], want, rtol=error, atol=error, err_msg=name, strict=True)
+
+
+def session_of(proto: ModelProto) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"i0": x})[0])
+    return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def theirs(proto: ModelProto, x: Array) -> Array:
+    return np.asarray(session_of(proto).run(None, {"i0": x})[0])
 
 
 def interpreted(proto: ModelProto, x: Array) -> Array:
@@ -57,14 +87,21 @@ def compiled(proto: ModelProto, x: Array) -> Array:
     "mode", ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"]
 )
 def test_nearest_elements_are_those_of_onnxruntime(mode: str) -> None:
-    for (extent, resized), rounding in product(EXTENTS, ROUNDINGS):
-        x = np.arange(extent, dtype=np.float32)
-        inputs = [x, None, None, np.array([resized], np.int64)]
-        attributes = {"coordinate_transformation_mode": mode, "nearest_mode": rounding}
-        proto = model("Resize", inputs, 19, mode="nearest", **attributes)
-        np.testing.assert_array_equal(
-            interpreted(proto, x), theirs(proto, x), f"{extent} {resized} {rounding}"
+    """All extents and roundings are nodes of one model."""
+    feed = {f"x{extent}": np.arange(extent, dtype=np.float32) for extent, _ in EXTENTS}
+    sizes = {f"to{resized}": np.array([resized], np.int64) for _, resized in EXTENTS}
+    nodes = [
+        helper.make_node(
+            "Resize",
+            [f"x{extent}", "", "", f"to{resized}"],
+            [f"{extent} {resized} {rounding}"],
+            mode="nearest",
+            coordinate_transformation_mode=mode,
+            nearest_mode=rounding,
         )
+        for (extent, resized), rounding in product(EXTENTS, ROUNDINGS)
+    ]
+    require_those_of_onnxruntime(nodes, feed, sizes, 19)
 
 
 @pytest.mark.sampled(1)
@@ -72,36 +109,44 @@ def test_nearest_elements_are_those_of_onnxruntime(mode: str) -> None:
 @pytest.mark.parametrize("roi", [(0.0, 1.0), (0.25, 0.75), (-0.2, 1.2), (0.4, 0.6), (0.1, 1.0)])
 def test_borders_of_crop_and_resize_are_those_of_onnxruntime(mode: str, roi: tuple[float, float]) -> None:
     """Which elements are extrapolated, and which element is the nearest one at a border."""
-    for extent, resized in EXTENTS:
-        if extent == resized:
-            continue  # ONNX Runtime copies those whatever their region
-        for rounding in ROUNDINGS if mode == "nearest" else ROUNDINGS[:1]:
-            x = np.stack([np.arange(extent), np.arange(extent) ** 2]).astype(np.float32)
-            region = np.array([0, roi[0], 1, roi[1]], np.float32)
-            proto = model(
-                "Resize",
-                [x, region, None, np.array([2, resized], np.int64)],
-                13,
-                mode=mode,
-                nearest_mode=rounding,
-                coordinate_transformation_mode="tf_crop_and_resize",
-                extrapolation_value=-9.0,
-            )
-            want = theirs(proto, x)
-            np.testing.assert_allclose(interpreted(proto, x), want, rtol=1e-5, atol=1e-5)
-            if rounding == "round_prefer_floor" and extent in (3, 7):
-                np.testing.assert_allclose(compiled(proto, x), want, rtol=1e-5, atol=1e-5)
+    # ONNX Runtime copies those that keep their extent, whatever their region.
+    extents = [(extent, resized) for extent, resized in EXTENTS if extent != resized]
+    feed = {f"x{n}": np.stack([np.arange(n), np.arange(n) ** 2]).astype(np.float32) for n, _ in extents}
+    constants = {f"to{n}": np.array([2, n], np.int64) for _, n in extents}
+    constants["roi"] = np.array([0, roi[0], 1, roi[1]], np.float32)
+    nodes = [
+        helper.make_node(
+            "Resize",
+            [f"x{extent}", "roi", "", f"to{resized}"],
+            [f"{extent} {resized} {rounding}"],
+            mode=mode,
+            nearest_mode=rounding,
+            coordinate_transformation_mode="tf_crop_and_resize",
+            extrapolation_value=-9.0,
+        )
+        for rounding in (ROUNDINGS if mode == "nearest" else ROUNDINGS[:1])
+        for extent, resized in extents
+    ]
+    require_those_of_onnxruntime(nodes, feed, constants, 13, error=1e-5)
+    few = [n for n in nodes if n.input[0] in ("x3", "x7") and ROUNDINGS[0] in n.output[0]]
+    fed = {name: feed[name] for name in ("x3", "x7")}
+    proto = model_of(few, fed, constants, 13)
+    names = [node.output[0] for node in few]
+    found, wanted = tw.compile(proto, threads=1).run(names, fed), session_of(proto).run(names, fed)
+    for name, ours, want in zip(names, found, wanted, strict=True):
+        np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_slices_backward_are_clamped_as_the_standard_says() -> None:
     """A start before the first element is the first one when stepping backward."""
     x = np.arange(5, dtype=np.float32)
-    for start, end, step in product(
-        (-9, -6, -5, -1, 0, 4, 9), (-9, -6, -5, 0, 3, 9), (-1, -2, -(2**31), 1, 2)
-    ):
-        proto = model("Slice", [x, *(np.array([n], np.int64) for n in (start, end, 0, step))], 13)
-        want = theirs(proto, x)
-        np.testing.assert_array_equal(interpreted(proto, x), want, f"{start} {end} {step}")
+    cases = tuple(product((-9, -6, -5, -1, 0, 4, 9), (-9, -6, -5, 0, 3, 9), (-1, -2, -(2**31), 1, 2)))
+    numbers = {str(n): np.array([n], np.int64) for case in ((0,), *cases) for n in case}
+    nodes = [
+        helper.make_node("Slice", ["x", str(start), str(end), "0", str(step)], [f"{start} {end} {step}"])
+        for start, end, step in cases
+    ]
+    require_those_of_onnxruntime(nodes, {"x": x}, numbers, 13)
     proto = model("Slice", [x, *(np.array([n], np.int64) for n in (-9, -9, 0, -1))], 13)
     np.testing.assert_array_equal(compiled(proto, x), [0])
 
