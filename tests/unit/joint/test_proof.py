@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import inf, isclose
 
 import pytest
+from tests.support.effort import num_instructions
 from tests.support.graphs import GraphBuilder
 from tests.support.launched_kernels import (
     RECIPES,
@@ -32,7 +33,7 @@ from tilewright.joint.launched import proof as proof_module
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.ideals import LayerGraph
 from tilewright.joint.launched.moves import Moves
-from tilewright.joint.launched.pricer import LaunchedPricer
+from tilewright.joint.launched.pricer import LaunchedPricer, Machine
 from tilewright.joint.launched.proof import (
     IN_ORDER,
     SMALL_BLOCKS,
@@ -45,6 +46,7 @@ from tilewright.joint.launched.proof import (
     _Proving,
     prove,
 )
+from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.joint_blocks import Blocks, with_bounds
 from tilewright.joint_plan import _Found, begun
 from tilewright.options import Options
@@ -203,17 +205,11 @@ def _may_follow(case: Case, nodes: int, stored: int) -> bool:
     return all(not case.pricer.predecessors(node) & ~stored for node in bits(nodes))
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("memory", MEMORIES)
-@pytest.mark.parametrize(("name", "machine"), CASES)
-def test_no_kernel_costs_less_than_its_bound(name: str, machine: str, memory: str) -> None:
-    case = Case(name, machine)
-    asked = machine_of(case.planner.backend, case.planner.options, memory)
-    case.pricer = LaunchedPricer(case.numbered, asked)
-    graph = LayerGraph.of(
-        case.numbered,
-        case.moves.layers,
-        case.moves.layers,
+def layer_graph(moves: Moves, asked: Machine) -> LayerGraph:
+    return LayerGraph.of(
+        moves.pricer.numbered,
+        moves.layers,
+        moves.layers,
         asked.layer_times,
         has_lanes=asked.allows_lanes and asked.limits.num_cores > 1,
         launch_ns=asked.launch_ns,
@@ -221,6 +217,37 @@ def test_no_kernel_costs_less_than_its_bound(name: str, machine: str, memory: st
         most_groups=8,
         floors_of_nodes_ns=asked.floors_ns,
     )
+
+
+def test_ideals_of_a_chain_are_listed_in_time_that_grows_with_its_layers() -> None:
+    counts = []
+    for num_layers in (20, 40, 60):
+        b = GraphBuilder()
+        x = b.input(2, 2)
+        for _ in range(num_layers):
+            x = product(b, x, 2, 2, 2)
+        graph = b.finish(x)
+        pricer = pricer_of(planner_of(graph, "v100"), Numbered(graph))
+        listed = layer_graph(Moves(pricer, 1), pricer.machine)
+
+        def list_all(listed: LayerGraph = listed, num_layers: int = num_layers) -> None:
+            ideals = listed.ideals(1000)
+            assert ideals is not None
+            assert len(list(listed.nodes_of_each(ideals))) == len(ideals) == num_layers + 1
+
+        counts.append(num_instructions(list_all))
+    first, second, third = counts
+    assert third - second < 1.004 * (second - first)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize(("name", "machine"), CASES)
+def test_no_kernel_costs_less_than_its_bound(name: str, machine: str, memory: str) -> None:
+    case = Case(name, machine)
+    asked = machine_of(case.planner.backend, case.planner.options, memory)
+    case.pricer = LaunchedPricer(case.numbered, asked)
+    graph = layer_graph(case.moves, asked)
     ideals = graph.ideals(1000)
     assert ideals is not None
     stored = list(graph.nodes_of_each(ideals))
@@ -497,3 +524,32 @@ def test_what_is_proven_when_larger_sets_are_half_listed_is_of_the_space_before(
     assert proof.largest.most_layers == 1
     assert proof.closed is not None
     assert isclose(least_of(case, proof.closed), proof.bound.value, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("is_settled", "of_near", "proofs"),
+    [
+        (True, 1.0, ["forget", (1.0, UNLIMITED, 1.0)]),
+        (False, 0.992, [(0.5, SMALL_BLOCKS, 1.0), "forget", (1.0, UNLIMITED, 1.0)]),
+        (False, 0.988, [(0.5, SMALL_BLOCKS, 1.0), (1.0, UNLIMITED, 0.988)]),
+    ],
+)
+def test_half_a_proof_looks_near_an_unfinished_plan_and_the_rest_where_that_gains_a_hundredth(
+    monkeypatch: pytest.MonkeyPatch, is_settled: bool, of_near: float, proofs: list[object]
+) -> None:
+    """Else a new proof begins, of blocks that are priced alone."""
+    case, recipe = Case("diamond", "a310"), Recipe("layerwise", "sequential", MEMORIES[0])
+    best, blocks = Best(case.planner.program(recipe), recipe), Blocks(case.planner, None, MEMORIES[0])
+    blocks._is_settled = is_settled
+    found: list[object] = []
+    begun_ns: list[float] = []
+
+    def proven(search: LaunchedSearch, publish: object, share: float, most_layers: int = UNLIMITED) -> None:
+        begun_ns.append(search.cost)
+        found.append((share, most_layers, search.cost / begun_ns[0]))
+        search.cost *= of_near
+
+    monkeypatch.setattr(LaunchedSearch, "prove", proven)
+    monkeypatch.setattr(LaunchedPricer, "forget_unpriced", lambda _: found.append("forget"))
+    blocks.proven(best, Budget(UNLIMITED).start())
+    assert found == [pytest.approx(one) if isinstance(one, tuple) else one for one in proofs]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from tests.support.accelerator import checked, compiled, with_capacities
+from tests.support.effort import num_instructions
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
@@ -31,6 +32,7 @@ from tilewright.schedule.base import Group, Instance, Stage, build_schedule
 from tilewright.schedule.lane_search import parts_of
 from tilewright.schedule.lanes import Lane, Sections
 from tilewright.schedule.virtual_units import VirtualUnits
+from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.check_run import check_run
 from tilewright.targets.npu.costs import UNPRICED
 from tilewright.targets.npu.execute import execute
@@ -206,6 +208,24 @@ def test_lanes_of_blocks_of_threads() -> None:
     partition = whole(residual())
     found = checked(simulated(scheduled(partition, lanes_of(partition, (48, 32))), on), on)
     assert {s.lane.num_cores for s in found.simulation.steps if s.lane is not None} == {48, 32}
+
+
+def test_plans_and_their_checks_take_time_that_grows_with_their_layers() -> None:
+    """Of one kernel, layers of which run in lanes: a third part adds as much as a second one."""
+    counts = []
+    for num_diamonds in (4, 8, 12):
+        b = GraphBuilder()
+        x = b.input(2, 2)
+        for _ in range(num_diamonds):
+            x = b.op("Add", b.op("Relu", x), b.op("Sigmoid", x))
+        partition = whole(b.finish(x))
+        schedule = scheduled(partition, all_sections(partition, 2))
+        assert len(schedule.stages[0].groups[0].inside[0]) == num_diamonds
+        planned = simulated(schedule, A310)
+        calls = (partial(simulated, schedule, A310), partial(check_plan, planned, A310))
+        counts.append([num_instructions(call) for call in calls])
+    for first, second, third in zip(*counts, strict=True):
+        assert third - second < 1.004 * (second - first)
 
 
 # What they compute
