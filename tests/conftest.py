@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.support.other_processor import run_as
 from tests.support.processor_features import PROCESSORS
-from tests.support.sampling import drawn
+from tests.support.sampling import EXAMPLES_SHARE, drawn, with_examples
 
 if sys.dont_write_bytecode:
     # Asserts of test modules are rewritten, which takes 16 s of processor in each worker: kept all the same.
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="run this share of the cases of sampled tests, if that is more than the tests ask for",
+        help="run this share of sampled tests' cases and of random examples, if that is more than by default",
     )
 
 
@@ -65,8 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test marked `sampled(n)` n cases, drawn by the seed, are in the default run; the others are slow.
+    Of examples that are random the default run has a share.
 
-    All cases of a test that the command line names are in it.
+    All cases and examples of a test that the command line names are in it.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -76,14 +77,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ((config.invocation_params.dir / path).resolve(), test.partition("[")[0])
         for path, _, test in (argument.partition("::") for argument in config.args)
     }
+    share = config.option.sample_share
+    examples = max(share, EXAMPLES_SHARE)
+    functions = {
+        item.obj: item
+        for item in items
+        if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None
+    }
+    for function, item in functions.items():
+        if (item.path.resolve(), item.nodeid.partition("[")[0].partition("::")[2]) not in named:
+            with_examples(function, examples)
     for test, alike in cases.items():
         if (alike[0].path.resolve(), test.partition("::")[2]) in named:
             continue
         marker = alike[0].get_closest_marker("sampled")
         assert marker is not None
-        kept = drawn(
-            (i.nodeid for i in alike), marker.args[0], config.option.sample_seed, config.option.sample_share
-        )
+        kept = drawn((i.nodeid for i in alike), marker.args[0], config.option.sample_seed, share)
         for item in alike:
             if item.nodeid not in kept:
                 item.add_marker(pytest.mark.slow)
@@ -128,5 +137,6 @@ def known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of this machine, measured once for all tests of profiles where they are not the point."""
     from tilewright.benchmark import limits
 
+    monkeypatch.setattr(limits, "_LOOKS", 1)
     for probe in ("_read_speed", "probe_fma_peak", "probe_tile_peak"):
         monkeypatch.setattr(limits, probe, _measured_once(probe))

@@ -1,9 +1,18 @@
-"""Draws of cases by a seed: which cases of a test that is `sampled` a run has."""
+"""What a run has of a sweep: cases of tests that are `sampled`, drawn by a seed, and a share of examples."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from math import ceil
+
+from hypothesis import settings
+
+EXAMPLES_SHARE = 0.4
+"""Of the random examples of a test, by default."""
+_FEWEST_EXAMPLES = 5
+_SETTINGS = "_hypothesis_internal_use_settings"
+"""The attribute by which hypothesis's own plugin for pytest changes what a test asks for, too."""
 
 
 def place(seed: str, case: str) -> float:
@@ -15,3 +24,13 @@ def drawn(cases: Iterable[str], count: int, seed: str, share: float = 0.0) -> se
     """The first `count` cases in the order of a seed, and of the others those that the share asks for."""
     ordered = sorted((place(seed, case), case) for case in cases)
     return {case for number, (at, case) in enumerate(ordered) if number < count or at < share}
+
+
+def with_examples(function: Callable[..., object], share: float) -> None:
+    """Let a test have this share of the examples that it asks for; all, if they are the same in each run."""
+    asked = getattr(function, _SETTINGS, None)
+    if asked is not None and not asked.derandomize:
+        fewest = min(asked.max_examples, _FEWEST_EXAMPLES)
+        setattr(
+            function, _SETTINGS, settings(asked, max_examples=max(fewest, ceil(asked.max_examples * share)))
+        )

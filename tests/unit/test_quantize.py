@@ -18,6 +18,8 @@ from tilewright.quantization.ranges import Ranges
 
 Array = np.ndarray[Any, Any]
 
+pytestmark = pytest.mark.usefixtures("known_limits")
+
 
 def network(*, opset: int = 17) -> onnx.ModelProto:
     """Convolutions with normalisation and a residual sum, a pool, and products of which one has no name."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.sampling import drawn
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.sampling import drawn, with_examples
 
 CASES = [f"tests/test_one.py::test_it[{number}]" for number in range(200)]
 DAYS = [f"2026-11-{day:02}" for day in range(1, 31)]
@@ -35,3 +38,22 @@ def test_a_test_of_one_case_has_its_turn_where_a_share_is_asked() -> None:
     assert any(days)
     assert not all(days)
     assert not any(drawn(CASES[:1], 0, day) for day in DAYS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_fixed", "share", "count"),
+    [(50, False, 0.4, 20), (50, False, 1.0, 50), (8, False, 0.4, 5), (3, False, 0.4, 3), (50, True, 0.4, 50)],
+)
+def test_a_share_of_examples_is_run_where_they_are_random(
+    asked: int, is_fixed: bool, share: float, count: int
+) -> None:
+    found = []
+
+    @settings(max_examples=asked, derandomize=is_fixed, database=None)
+    @given(st.integers(0, 1 << 60))
+    def every(number: int) -> None:
+        found.append(number)
+
+    with_examples(every, share)
+    every()
+    assert len(found) == count

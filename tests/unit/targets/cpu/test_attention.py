@@ -105,6 +105,7 @@ def outputs_of(
     return got, run_graph(graph, feed, dtype=DType.FLOAT64)["y"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rows", "columns", "size", "channels"),
     [
@@ -174,6 +175,7 @@ def test_heads_are_read_and_written_where_they_lie() -> None:
     check(attention(18, 20, 24, heads=3), k=(2, 3, 0, 1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(1, 1, 9, 21), (2, 1, 1, 21), (9, 21), (21,)])
 @pytest.mark.parametrize("dtype", [F32, DType.BOOL])
 def test_masks_are_broadcast(shape: tuple[int, ...], dtype: DType) -> None:

@@ -138,6 +138,7 @@ def test_what_no_cache_keeps_bypasses_them_where_it_is_aligned(name: str, shift_
     assert "nontemporal" not in check(cached(2, 37, 32), isa, shift_bytes=shift_bytes).text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(1, 2, 3, 33), (3, 33), (33,)])
 @pytest.mark.parametrize("dtype", [F32, DType.BOOL])
 def test_masks_go_along_all_keys(shape: tuple[int, ...], dtype: DType) -> None:

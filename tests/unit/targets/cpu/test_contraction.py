@@ -188,6 +188,7 @@ def matmul_graph(
     return g
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "graph",
     [
@@ -205,6 +206,7 @@ def test_matrix_product_equals_float64(graph: Graph, isa: Isa) -> None:
     check(graph, isa, Layout.row_major)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("num_steps", [40, 1100])
 @pytest.mark.parametrize("num_columns", [12, 24, 40])
 def test_rows_that_share_a_half_empty_vector_take_fewer_products_and_have_the_bits_of_rows_apart(

@@ -84,6 +84,7 @@ def model(constant: Array, num_rows: int, *, is_turned: bool) -> onnx.ModelProto
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     ("num_rows", "num_steps", "num_columns", "block", "is_turned"),
@@ -174,6 +175,7 @@ def product_of(weights: BlockWeights) -> onnx.ModelProto:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     ("bits", "block", "has_zeros"),

@@ -291,6 +291,7 @@ def attention(heads: int, length: int, depth: int, dtype: DType = F32) -> Graph:
     return g
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("block", [(1, 1, 40, 16), (1, 2, 40, 16), (1, 1, 8, 16), (1, 1, 12, 16)])
 def test_attention_head_by_head_and_row_by_row(block: tuple[int, ...]) -> None:
     graph = attention(4, 40, 16)

@@ -186,6 +186,7 @@ def test_sums_across_lanes_are_finished_in_vectors(isa: Isa, size: int) -> None:
         assert (sums.combine, sums.finish, finished.combine) == ("sum", None, None)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("stride", [2, 3, 4, 7, -1])
 @pytest.mark.parametrize("size", [5, 16, 37])
 def test_strided_and_reversed_reads(isa: Isa, stride: int, size: int) -> None:
@@ -410,6 +411,7 @@ def test_a_view_of_a_permuted_operand_is_declined() -> None:
     assert "reshaped" in refusal.reason
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("factor", [2, 3, 4, 8])
 @pytest.mark.parametrize("size", [5, 16, 26])
 def test_enlarging_by_repetition(isa: Isa, factor: int, size: int) -> None:
@@ -476,6 +478,7 @@ def _chunked_cases() -> Sequence[tuple[Nest, dict[int, Array]]]:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", range(3))
 def test_the_number_of_chunks_does_not_change_a_bit(
     isa: Isa, case: int, monkeypatch: pytest.MonkeyPatch

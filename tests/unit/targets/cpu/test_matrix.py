@@ -299,6 +299,7 @@ def test_errors_stay_within_what_the_pieces_leave_out(matrix_isa: Isa, dot: Dot)
     assert (np.abs(got - expected) <= bound).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [64, 768, 3072, 9216])
 @pytest.mark.parametrize("dot", ACCURATE)
 def test_accurate_products_err_as_plain_kernels_do_however_long_the_sums(
@@ -396,6 +397,7 @@ def multiplied(isa: Isa, dot: Dot, a: Any, b: Any) -> Any:
     return results(kernels, group, {"x": a}, layouts, isa)[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dot", [dot for dot in TERMS if TERMS[dot].is_bytes])
 @pytest.mark.parametrize(
     ("kind", "depth"),
@@ -421,6 +423,7 @@ def test_errors_of_digits_stay_within_their_bound(matrix_isa: Isa, dot: Dot, kin
     assert (np.abs(got - wide_a @ wide_b) <= depth * left_out * largest + roundings).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["usual", "inputs", "weights", "inputs made up for by weights"])
 def test_eight_products_of_digits_err_as_plain_kernels_do(matrix_isa: Isa, kind: str) -> None:
     a, b = factors(kind, 768)

@@ -93,6 +93,7 @@ _BRANCHES = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("candidate_ns", "is_taken"), [(9.0, True), (9.95, False), (10.0, False), (11.0, False)]
 )

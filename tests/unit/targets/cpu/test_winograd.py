@@ -303,6 +303,7 @@ def test_bits_do_not_depend_on_the_cut(
 NARROW = isa_by_name("avx2")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", PAIRS)
 def test_windows_of_larger_tensors(tile: int, isa: Isa) -> None:
     graph = conv_graph(19, 21, (9, 10), then="add relu")

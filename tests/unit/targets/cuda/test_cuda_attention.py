@@ -41,6 +41,7 @@ def fed(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray[Any, Any]]:
     return found
 
 
+@pytest.mark.sampled(3)
 @needs_fibers
 @pytest.mark.parametrize(
     ("case", "accuracy"),
@@ -75,6 +76,7 @@ FEW_QUERIES = {
 }
 
 
+@pytest.mark.sampled(2)
 @needs_fibers
 @pytest.mark.parametrize("case", FEW_QUERIES)
 def test_few_queries_share_their_keys_among_blocks(case: str) -> None:

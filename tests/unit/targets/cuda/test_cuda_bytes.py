@@ -23,6 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_quantised_convolution_is_exact_on_tensor_cores(case: str) -> None:
     model = quantised(**CASES[case])

@@ -82,6 +82,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("proto", "dtype"), PRODUCTS)
 def test_a_product_is_as_exact_as_its_type(proto: onnx.ModelProto, dtype: str) -> None:
     found = compiled(proto)
@@ -107,6 +108,7 @@ def test_a_long_sum_of_a_small_result_is_split_and_added_up_in_order() -> None:
     assert first.tobytes() == second.tobytes()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("missing", [None, "first fence", "second fence", "first barrier", "second barrier"])
 def test_parts_are_added_up_once_all_are_there(missing: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that ran one after another have right values still: what misses is seen as a race."""
@@ -126,6 +128,7 @@ def test_parts_are_added_up_once_all_are_there(missing: str | None, monkeypatch:
     assert ("RACES" in str(found.explain())) is (missing is not None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rows", "accuracy"), [(128, "default"), (128, "fast"), (64, "default")])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_tiles_whose_columns_threads_do_not_divide_are_copied_whole(

@@ -207,6 +207,7 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (7, 1), (1, 7), (17, 5), (-17, 5), (17, -5), (-17, -5)])
 def test_index_arithmetic_agrees_folded_and_computed(name: str, a: int, b: int) -> None:

@@ -94,6 +94,7 @@ def test_functions_mean_what_numpy_means(isa: Isa, function: str, dtype: DType) 
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("function", ["pow", "reciprocal"])
 def test_integer_powers_and_reciprocals_truncate(isa: Isa, dtype: DType, function: str) -> None:

@@ -104,6 +104,7 @@ STORES = {("store", DMA), ("store", CORE_DMA)}
 WEIGHTS = {("weights", CORE_DMA)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

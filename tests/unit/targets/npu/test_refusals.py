@@ -63,6 +63,7 @@ MISSING = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*(n for n in preset_names() if missing_fields(load_preset(n))), *MISSING])
 def test_with_the_lines_that_it_says_a_machine_runs_networks(name: str) -> None:
     line = MISSING.get(name, "")
