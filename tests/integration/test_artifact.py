@@ -42,6 +42,7 @@ def path(tmp_path: Path) -> Path:
 # What comes back.
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize("make", [small_net, host_net, mixed_outputs])
 def test_an_artifact_computes_and_explains_as_the_model_it_is_of(

@@ -495,6 +495,7 @@ def test_doctor_finds_this_machine_well() -> None:
     assert "generated code" in done("doctor").out
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_schema_is_a_json_schema(name: str) -> None:
     document = json.loads(done(f"schema {name}").out)

@@ -27,6 +27,7 @@ def test_a_machine_is_printed_as_the_file_it_is() -> None:
     assert tilewright("targets", "k80").out == preset_text("k80")
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", preset_names())
 def test_a_table_shows_every_part_and_every_source(name: str) -> None:
     machine = load_preset(name)

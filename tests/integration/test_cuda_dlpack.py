@@ -123,6 +123,7 @@ def test_outputs_that_no_kernel_makes_are_copies_of_their_own() -> None:
         assert len({r.address for r in results.values()} | {feed["x"].ctypes.data}) == 6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("image", "message"),
     [

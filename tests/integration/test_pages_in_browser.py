@@ -49,6 +49,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
 @pytest.mark.parametrize("name", list(SECTIONS))
 def test_a_page_has_its_sections_and_fits(

@@ -53,6 +53,7 @@ def test_what_the_refusals_are_about_is_planned_where_nothing_is_wrong(folder: P
     assert planned("small.onnx", "pcgc", "-t", "bare.yaml") == (0, "")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("model", "arguments", "said"),
     [

@@ -110,6 +110,7 @@ def place_taken_too_early(plan: Plan) -> None:
     plan["steps"][step["after"][0]]["end_s"] = step["start_s"] + 1.0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("damage", "said"),
     [

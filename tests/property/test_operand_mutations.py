@@ -23,13 +23,15 @@ def test_there_are_valid_models_of_every_operator() -> None:
     assert missing == WITHOUT_SEED | RANDOM
 
 
-def test_what_does_not_fit_is_refused_or_runs_right() -> None:
-    counts, findings = run_in_processes(seed=5, count=100)
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("seed", range(5, 8))
+def test_what_does_not_fit_is_refused_or_runs_right(seed: int) -> None:
+    counts, findings = run_in_processes(seed, count=40)
     assert findings == []
-    assert sum(counts.values()) == 100
+    assert sum(counts.values()) == 40
     # Neither refuses everything nor takes everything.
-    assert counts["ModelRejected"] > 20
-    assert counts["ran"] > 20
+    assert counts["ModelRejected"] > 8
+    assert counts["ran"] > 8
 
 
 @pytest.mark.slow

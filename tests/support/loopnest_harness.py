@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from tilewright.targets.cpu.kernel import (
     reports_operand,
 )
 from tilewright.targets.cpu.loopnest import lower_nests
-from tilewright.targets.llvm.codegen import JitLibrary, compile_object
+from tilewright.targets.llvm.codegen import JitLibrary
+from tilewright.testing.kernel_runner import library_of
 from tilewright.tuning import Choice
 
 Array = np.ndarray[Any, Any]
@@ -97,12 +99,6 @@ def between_is_untouched(buffer: Guarded, operand: Operand, layout: Layout) -> b
     return bool((whole == _CANARY).all())
 
 
-def compile_kernels(kernels: Sequence[Kernel], isa: Isa) -> JitLibrary:
-    distinct = {k.symbol: k for k in kernels}
-    objects = [compile_object(k.text, isa, optimize=k.needs_optimizer) for k in distinct.values()]
-    return JitLibrary(objects, distinct)
-
-
 def run_kernels(
     nests: Sequence[Nest],
     inputs: Mapping[int, Array],
@@ -119,7 +115,20 @@ def run_kernels(
     """
     layouts = dict(layouts or {})
     kernels = lower_nests(tuple(nests), layouts, isa, lambda members: choice)
-    library = compile_kernels(kernels, isa)
+    with closing(library_of(kernels, isa)) as library:
+        return _run(nests, inputs, kernels, library, layouts, at_end=at_end, reports=reports)
+
+
+def _run(
+    nests: Sequence[Nest],
+    inputs: Mapping[int, Array],
+    kernels: Sequence[Kernel],
+    library: JitLibrary,
+    layouts: Layouts,
+    *,
+    at_end: bool,
+    reports: list[Array] | None = None,
+) -> dict[int, Array]:
     buffers: dict[OperandKey, Guarded] = {}
     operands: dict[OperandKey, Operand] = {o.key: o for o in operands_of(nests)}
     everything: list[Guarded] = []
@@ -164,7 +173,6 @@ def run_kernels(
     finally:
         for buffer in everything:
             buffer.close()
-        library.close()
 
 
 def expected(nests: Sequence[Nest], inputs: Mapping[int, Array]) -> dict[int, Array]:
@@ -187,9 +195,14 @@ def assert_same(
     choice: Choice | None = None,
 ) -> None:
     """The kernels give what the interpreter gives, from buffers at either side of unmapped memory."""
-    want = expected(nests, inputs)
-    for at_end in (True, False) if both_ends else (True,):
-        got = run_kernels(nests, inputs, isa, layouts, at_end=at_end, choice=choice)
+    want, layouts = expected(nests, inputs), dict(layouts or {})
+    kernels = lower_nests(tuple(nests), layouts, isa, lambda members: choice)
+    with closing(library_of(kernels, isa)) as library:
+        found = [
+            _run(nests, inputs, kernels, library, layouts, at_end=at_end)
+            for at_end in ((True, False) if both_ends else (True,))
+        ]
+    for got in found:
         assert got.keys() == want.keys()
         for position, array in want.items():
             assert got[position].dtype == array.dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -40,6 +40,19 @@ def guarded(array: Array, *, at_end: bool = True) -> Array:
     return copy
 
 
+@functools.lru_cache(maxsize=1024)
+def _object_of(text: str, isa: Isa, optimize: bool) -> bytes:
+    """A kernel's code, kept for later runs of equal kernels."""
+    return compile_object(text, isa, optimize=optimize)
+
+
+def library_of(kernels: Iterable[Kernel], isa: Isa) -> JitLibrary:
+    """Some kernels by their symbols, equal ones once."""
+    distinct = {k.symbol: k for k in kernels}
+    images = [_object_of(k.text, isa, k.needs_optimizer) for k in distinct.values()]
+    return JitLibrary(images, exports=list(distinct))
+
+
 class KernelRunner:
     """Compiled kernels with their buffers; call it to run every chunk of each once.
 
@@ -63,9 +76,7 @@ class KernelRunner:
         self.layouts = layouts
         for key, array in operands.items():
             self.stored[key] = _placed(np.transpose(array, layouts[key].order), shift_bytes)
-        needed = {k.symbol: k for kernel in kernels for k in kernel.all_kernels()}
-        images = {s: compile_object(k.text, isa, optimize=k.needs_optimizer) for s, k in needed.items()}
-        self._library = JitLibrary(list(images.values()), exports=list(images))
+        self._library = library_of((k for kernel in kernels for k in kernel.all_kernels()), isa)
         self._calls: list[tuple[int, Array, int, int]] = []
         self._keep: list[Array] = []
         self._row_counts: list[Array] = []
