@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,27 @@ def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: collections of garbage need not walk through them each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def objects_made_once() -> Iterator[None]:
+    """LLVM compiles a text once in a process: many tests compile the same small networks.
+
+    Tests of the compiler import its function by name, which stays as it is.
+    """
+    from tilewright.targets.llvm import codegen
+
+    compile_object, objects = codegen.compile_object, dict[str, bytes]()
+
+    def compile_once(ir_text: str, isa: codegen.CodeTarget, *, optimize: bool = False) -> bytes:
+        key = codegen.object_key(codegen.CompileJob(ir_text, optimize), isa)
+        if key not in objects:
+            objects[key] = compile_object(ir_text, isa, optimize=optimize)
+        return objects[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codegen, "compile_object", compile_once)
+        yield
 
 
 @pytest.fixture
