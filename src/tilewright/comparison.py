@@ -295,8 +295,9 @@ def improved(
 
 
 def seeds_of(planner: Planner, meter: Meter, *, with_others: bool = False) -> Iterator[Partition | Schedule]:
-    """What a search may go on from: the schedules that were made, the cheapest first; and the partitions of
-    layers one by one and of portfolio, papers and grid, if each takes little of the time."""
+    """What a search may go on from: the schedules that were made, the cheapest first; and the partitions that
+    the target asks for first, of layers one by one and of portfolio, papers and grid, if each takes little of
+    the time."""
     yield from sorted(planner.seeds, key=lambda schedule: schedule.quality.cost)
     if not with_others:
         return
@@ -305,7 +306,8 @@ def seeds_of(planner: Planner, meter: Meter, *, with_others: bool = False) -> It
     )
     plain, asked = PLAIN_RECIPE.partition, set[str]()
     of_recipes = (recipe.partition for recipe in recipes)
-    for name in itertools.chain((plain,), of_recipes, methods(PARTITIONERS.names(), plain)):
+    first = planner.backend.first_partitions
+    for name in itertools.chain(first, (plain,), of_recipes, methods(PARTITIONERS.names(), plain)):
         if name in asked:
             continue
         asked.add(name)

@@ -328,6 +328,11 @@ class Backend(ABC):
         """
         return (PLAIN_RECIPE,)
 
+    @property
+    def first_partitions(self) -> Sequence[str]:
+        """Partitioners whose kernels a search tries before those of other recipes, as it may try few."""
+        return ()
+
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """What else is worth trying once the best of those is known."""
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
 from tilewright.artifact.plan import decode_plan, encode_plan
+from tilewright.comparison import seeds_of
 from tilewright.errors import InternalError
 from tilewright.fields import FieldError
 from tilewright.hardware.element_types import element_types
@@ -134,7 +136,7 @@ def test_first_layers_of_the_largest_kernel_are_cut_off_in_slices_that_keep_rows
 
 def test_a_search_begins_with_the_plans_that_are_there_and_the_ways_to_run() -> None:
     b = GraphBuilder()
-    graph = b.finish(b.op("Relu", b.op("Relu", b.input(2, 8))))
+    graph = b.finish(b.op("Relu", b.op("Relu", b.input(1, 8))))
     kernels, plan = kernels_of(graph), layer_by_layer(graph)
     late = [f"late {share}" for share in (4, 3, 2, 1)]
 
@@ -155,6 +157,36 @@ def test_a_search_begins_with_the_plans_that_are_there_and_the_ways_to_run() -> 
     launched = moves([""])
     assert steps(launched.beginning()) == [*run[:1], *shared, *run[:1], placed, *first[:1]]
     assert steps(launched.opening()) == steps(launched.beginning())
+
+
+def test_with_several_samples_a_program_is_sliced_first_and_placed_then() -> None:
+    """Where values lie best depends on the slices, and how a program runs gains less than these."""
+    b = GraphBuilder()
+    graph = b.finish(b.op("Relu", b.input(16, 8)))
+    plan = layer_by_layer(graph)
+    late = [f"late {share}" for share in (4, 3, 2, 1)]
+
+    def moves(executions: Sequence[str]) -> Moves:
+        others = [NestPlan((Nest(plan.kernels, rule),), "") for rule in RULES]
+        return Moves(kernels_of(graph), others, [MEMORY, *late], executions, random.Random(0), late)
+
+    def steps(moves: Moves, best: NestPlan) -> list[str]:
+        found = [move.what for step in moves.beginning() if (move := step(best)) is not None]
+        return [what for what in found if what.startswith(("kernels", "largest", "values", "1 groups"))]
+
+    program = moves(["", "kept"])
+    others = [f"kernels of plan {number}" for number in range(4)]
+    last = [f"values placed by {memory}" for memory in (MEMORY, late[0], late[1], late[-1])]
+    last.append("1 groups of cores")
+    assert program.beginning()[0] == program.another, "before it is run otherwise"
+    assert steps(program, plan) == [*others, "largest: axis 0 by 4", *last]
+    few = program.by_samples(plan, 4)
+    assert few is not None
+    further = ["largest: axis 0 by 4", "largest: axis 0 by 8", "largest: axis 0 by 16"]
+    assert steps(program, few.plan) == [*further, *last], "where few slices gain, more may"
+    launched = moves([""])
+    further = ["largest: axis 0 by 8", "largest: axis 0 by 4", "largest: axis 0 by 16"]
+    assert steps(launched, plan) == [*last[:2], *further]
 
 
 def test_less_of_the_buffers_is_tried_from_a_limit_on() -> None:
@@ -359,6 +391,20 @@ def exact_plan(seed: int, recipe: Recipe) -> None:
     cores = [[(g.first_core, g.num_cores) for s in x.stages for g in s.groups] for x in (schedule, again)]
     assert cores[0] == cores[1]
     assert list(judge.seeds_of(schedule)) == [replace(plan, memory="", execution="")]
+
+
+@pytest.mark.parametrize(("num_samples", "first"), [(1, []), (16, ["alpha=0.8", "capacity_bytes=2560KiB"])])
+def test_with_several_samples_kernels_for_less_memory_are_the_first_that_a_search_is_given(
+    num_samples: int, first: list[str]
+) -> None:
+    b = GraphBuilder()
+    graph = b.finish(b.conv(b.conv(b.input(num_samples, 4, 8, 8), 4), 4))
+    target = NpuTarget(load_preset("stcp920"))
+    backend = target.backend(graph, Options())
+    planner = Planner(graph, target, backend, Options(), PhaseClock(None, None))
+    assert len([*itertools.islice(seeds_of(planner, Budget(8).start(), with_others=True), 3)]) == 3
+    names = [f"graphturbo{{{options}}}" for options in first] or ["layerwise"]
+    assert [*planner._partitions][: len(names)] == names
 
 
 def test_plans_that_run_alike_are_simulated_once() -> None:

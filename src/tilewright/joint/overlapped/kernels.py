@@ -8,7 +8,7 @@ from itertools import combinations
 from math import prod
 from typing import Protocol
 
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.partition.axes import IndependentAxes
@@ -22,6 +22,11 @@ _FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 Share = Callable[[Sequence[Node], Value, Region, Collection[int]], tuple[int, ...]]
 """In how many parts along each axis cores share a region of a value that the nodes of a layer make: of all
 ways that cut no axes but some the fastest."""
+
+
+def num_samples_of(graph: Graph) -> int:
+    """The extent of the first axis of a graph's inputs, the least of them; 1 where there are none."""
+    return min((v.shape[0] for v in graph.inputs if v.shape), default=1)
 
 
 class Fits(Protocol):
@@ -54,8 +59,8 @@ class Kernels:
 
     @property
     def num_samples(self) -> int:
-        """The extent of the first axis of the graph's inputs, the least of them; 1 where there are none."""
-        return min((v.shape[0] for v in self.numbered.graph.inputs if v.shape), default=1)
+        """Those of the graph."""
+        return num_samples_of(self.numbered.graph)
 
     def part(self, layers: tuple[tuple[int, ...], ...]) -> SubgraphPart:
         """Layers as one subgraph."""

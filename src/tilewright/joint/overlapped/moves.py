@@ -105,7 +105,12 @@ class Moves:
         cores; the largest kernel in slices of samples, where there are several; then a half of its layers in
         slices that keep rows, and where that is better a quarter more or less, in twice or half as many
         slices, an eighth more or less; last, of one program, most of the buffers for values, least of them,
-        and where one of these is better a little less or more."""
+        and where one of these is better a little less or more.
+
+        Of one program with several samples, of which slices gain most, these come before places, as where
+        values lie best depends on how large they are, few of them first; then less of the buffers at once.
+        Groups and slices that keep rows, of which there are many, come last.
+        """
 
         def run(execution: str) -> Beginning:
             what = f"run with {execution or 'nothing resident'}"
@@ -118,22 +123,27 @@ class Moves:
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
         found += [run(execution) for execution in self.executions]
-        found += [placed(memory) for memory in (*self.memories[:1], *self.late[:1])]
-        found += [_in_one_group] * self._is_program
-        found += [functools.partial(self.by_samples, number=number) for number in (8, 4, 16)]
-        found += [functools.partial(self.headed, share=1 / 2)]
-        found += [functools.partial(self.headed, further=further) for further in (1 / 4, -1 / 4)]
-        found += [functools.partial(self.resliced, times=times) for times in (2.0, 0.5)]
-        found += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
-        if self._is_program:
-            found += [placed(memory) for memory in (*self.late[1:2], *self.late[-1:])]
-            found += [functools.partial(self.limited, further=further) for further in (1, -1)]
-        return found
+        places = [placed(memory) for memory in (*self.memories[:1], *self.late[:1])]
+        groups: list[Beginning] = [_in_one_group] * self._is_program
+        heads: list[Beginning] = [functools.partial(self.headed, share=1 / 2)]
+        heads += [functools.partial(self.headed, further=further) for further in (1 / 4, -1 / 4)]
+        heads += [functools.partial(self.resliced, times=times) for times in (2.0, 0.5)]
+        heads += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
+        if not self._is_program:
+            return [*found, *places, *map(self._by_samples, (8, 4, 16)), *heads]
+        limits = [placed(memory) for memory in (*self.late[1:2], *self.late[-1:])]
+        limits += [functools.partial(self.limited, further=further) for further in (1, -1)]
+        if self.kernels.num_samples == 1:
+            return [*found, *places, *groups, *heads, *limits]
+        slices = [self._by_samples(_NUM_SLICES)]
+        slices += [functools.partial(self.by_samples, number=number, is_further=True) for number in (8, 16)]
+        return [*found, *slices, *places, *limits, *groups, *heads]
 
     def beginning(self) -> list[Beginning]:
         """The steps of an opening when a search begins: of one program other plans that are there at once
-        come behind the ways to run, as values that pass main memory hide what kernels differ in."""
-        first, opening = len(self.executions), self.opening()
+        come behind the ways to run, as values that pass main memory hide what kernels differ in; of several
+        samples before them, as slices of fewer samples gain more than how they run."""
+        first, opening = len(self.executions) * (self.kernels.num_samples == 1), self.opening()
         others: list[Beginning] = [self.another] * (_NUM_OTHERS * self._is_program)
         return [*opening[:first], *others, *opening[first:]]
 
@@ -149,12 +159,16 @@ class Moves:
             return None
         return Move(f"values placed by {self.late[at]}", replace(plan, memory=self.late[at]))
 
-    def by_samples(self, plan: NestPlan, number: int) -> Move | None:
+    def _by_samples(self, number: int) -> Beginning:
+        return functools.partial(self.by_samples, number=number)
+
+    def by_samples(self, plan: NestPlan, number: int, is_further: bool = False) -> Move | None:
         """The kernel of most layers in so many slices of samples, which are the first axis of its results;
-        None where the graph has fewer."""
-        if number > self.kernels.num_samples:
-            return None
+        None where the graph has fewer, or, `is_further`, where it is in no slices of samples yet: where a few
+        of them gain nothing, many take long to simulate for nothing."""
         kernel = max(plan.kernels, key=lambda kernel: len(kernel.layers))
+        if number > self.kernels.num_samples or (is_further and kernel.split.dim != 0):
+            return None
         split = replace(split_of([(0, number)]), cores=kernel.split.cores)
         new = self._fitting([Kernel(kernel.layers, split)])
         return None if new is None else self._replaced(plan, f"largest: {split}", [((kernel,), new)])

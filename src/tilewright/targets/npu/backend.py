@@ -20,6 +20,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, volume
 from tilewright.joint.launched.content import Numbered
+from tilewright.joint.overlapped.kernels import num_samples_of
 from tilewright.known_facts import KnownFacts
 from tilewright.memory.base import MemoryPlan, MemoryPlanner
 from tilewright.memory.check import check_memory
@@ -59,7 +60,7 @@ from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
 from tilewright.targets.npu.policy import Launching
-from tilewright.targets.npu.recipes import GRAPHTURBO, worth_trying
+from tilewright.targets.npu.recipes import GRAPHTURBO, for_less_memory, worth_trying
 from tilewright.targets.npu.simulate import Policy, Simulation
 from tilewright.targets.npu.tile_mapping import MapperName
 from tilewright.targets.npu.tiles import Tiler
@@ -191,6 +192,13 @@ class NpuBackend(Backend):
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
         """The paper's own first."""
         return worth_trying(partition, self.analysis, local_capacity_bytes(self.machine))
+
+    @property
+    def first_partitions(self) -> Sequence[str]:
+        """Those that plan with less of the cores' buffers, where there are several samples, of which slices
+        then hold fewer."""
+        has_one = num_samples_of(self.graph) == 1
+        return () if has_one else for_less_memory(local_capacity_bytes(self.machine))
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """Others that place and run a plan otherwise, and may be better for what is known of it."""

@@ -183,6 +183,19 @@ def smaller_capacities(
     return tuple(size for size in rounded if capacity_bytes // least_share <= size < capacity_bytes)
 
 
+def for_less_memory(local_bytes: int) -> tuple[str, ...]:
+    """Partitioners that plan with less of the cores' buffers, which hold so much: with a little less, which
+    is planned soonest, then with about a third of it, less and less, and more and more.
+
+    >>> [name.partition("=")[2].rstrip("}") for name in for_less_memory(8 << 20)]
+    ['0.8', '2560KiB', '1792KiB', '1280KiB', '3584KiB', '5MiB', '7MiB']
+    """
+    sizes = smaller_capacities(local_bytes)
+    few = len(sizes) // 2
+    sizes = (*sizes[few:], *reversed(sizes[:few]))
+    return tuple(map(_graphturbo, (f"alpha={min(ALPHAS):g}", *(f"capacity_bytes={size}" for size in sizes))))
+
+
 def cuts_samples(analysis: Analysis, partition: Partition) -> bool:
     """Whether slices of independent axes alone are too large somewhere."""
     return any(
