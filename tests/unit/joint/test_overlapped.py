@@ -39,7 +39,7 @@ from tilewright.partition.layers import cut_layers
 from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planner import Planner
 from tilewright.planning import Bound, Budget, Meter, Quality, Violation
-from tilewright.planning.portfolio import Recipe
+from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.progress import PhaseClock
 from tilewright.schedule.check_instances import check_bindings, check_instances, check_order
@@ -48,7 +48,7 @@ from tilewright.schedule.space import SCHEDULES
 from tilewright.targets.base import Improved
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.nest_judge import recipe_of
-from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.plan import SimulatedPlan, simulated_order
 from tilewright.targets.npu.recipes import GRAPHTURBO, IN_GROUPS
 from tilewright.targets.npu.target import NpuTarget
 
@@ -391,6 +391,61 @@ def exact_plan(seed: int, recipe: Recipe) -> None:
     cores = [[(g.first_core, g.num_cores) for s in x.stages for g in s.groups] for x in (schedule, again)]
     assert cores[0] == cores[1]
     assert list(judge.seeds_of(schedule)) == [replace(plan, memory="", execution="")]
+
+
+def test_neither_the_start_nor_the_best_plan_of_a_search_is_simulated_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A simulation of many samples takes as long as several looks for better plans."""
+    graph, target = integer_network(3), NpuTarget(small_machine())
+    backend = target.backend(graph, Options())
+    planner = Planner(graph, target, backend, Options(), PhaseClock(None, None))
+    start = planner.program(PLAIN_RECIPE)
+    simulated: list[str] = []
+
+    def counted(*args: object, **named: object) -> object:
+        simulated.append(str(args[5]))
+        return simulated_order(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("tilewright.targets.npu.backend.simulated_order", counted)
+    trials = Budget(6)
+    found = backend.improve(start, planner.ordered, trials, seeds=[planner.partition("graphturbo")])
+    assert found.program is not start
+    assert 0 < len(simulated) <= 6, "trials alone"
+    known = len(simulated)
+    backend.plan(found.program.schedule, found.program.recipe)
+    assert len(simulated) == known
+
+
+def test_a_search_leaves_time_to_check_a_plan_of_more_runs_than_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, target = integer_network(3), NpuTarget(small_machine())
+    backend = target.backend(graph, Options())
+    planner = Planner(graph, target, backend, Options(), PhaseClock(None, None))
+    start = planner.program(PLAIN_RECIPE)
+    now_s, checks = 0.0, list[SimulatedPlan]()
+
+    def check(planned: SimulatedPlan, recipe: Recipe) -> None:
+        nonlocal now_s
+        now_s += 2.0
+        checks.append(planned)
+
+    monkeypatch.setattr(Budget, "start", lambda self, **_: Meter(self, lambda: now_s))
+    monkeypatch.setattr(backend, "_require_right", check)
+    backend.plan(start.schedule, start.recipe)
+    (first,) = checks
+    num_runs = len(first.simulation.runs)
+    assert [backend._more_to_check_s(num_runs * times) for times in (0, 1, 3)] == [-2.0, 0.0, 4.0]
+    seeds = [planner.partition("graphturbo")]
+    found = [len(backend.improve(start, planner.ordered, Budget(6)).attempts)]
+    for more_s in (50.0, 200.0):
+        other = target.backend(graph, Options())
+        monkeypatch.setattr(other, "_more_to_check_s", lambda _, more_s=more_s: more_s)
+        monkeypatch.setattr(other, "_require_right", check)
+        searched = other.improve(start, planner.ordered, Budget(6, deadline_s=100.0), seeds=seeds)
+        found.append(len(searched.attempts))
+    assert found == [6, 6, 0], "what is left is less than the check takes"
 
 
 @pytest.mark.parametrize(("num_samples", "first"), [(1, []), (16, ["alpha=0.8", "capacity_bytes=2560KiB"])])

@@ -31,13 +31,15 @@ comes, and where there is none, before the search ends."""
 class Judged:
     """A plan's cost, and the seconds of the busiest unit that its kernels lose, in the plan's order.
 
-    `is_known`: it runs as one before, whose cost this is.
+    `is_known`: it runs as one before, whose cost this is. `num_runs` is how often units run, which a check of
+    the plan takes time for.
     """
 
     plan: NestPlan
     cost: float
     losses_s: Sequence[float]
     is_known: bool = False
+    num_runs: int = 0
 
 
 class Judge(Protocol):

@@ -108,6 +108,9 @@ class NpuBackend(Backend):
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()
         self._scopes: OrderedDict[Hashable, ScopePlan] = OrderedDict()
         self._right: set[Hashable] = set()  # which plans were checked
+        self._first_check: tuple[float, int] | None = (
+            None  # what it took, and how many runs of units it is of
+        )
         self._known_steps, self._nodes = KnownFacts(), frozenset(graph.nodes)
         self._estimates: dict[Hashable, Estimate] = {}
         self._figures_of_plans: dict[Hashable, PlanFigures] = {}
@@ -115,6 +118,7 @@ class NpuBackend(Backend):
         self._taken: dict[Recipe, str] = {}  # of two orders that a recipe asks for
         self._least_by_blocks: dict[bool, dict[str, float]] = {}
         self._least_s = inf  # of all plans so far that memory is large enough for
+        self._least_judged = inf  # what a plan of a search over kernels costs
         self._figures: dict[Recipe, PlanFigures] = {}
 
     def without_searches(self) -> tuple[str, Backend]:
@@ -243,7 +247,19 @@ class NpuBackend(Backend):
         if is_bounded and budget.deadline_s is not None:
             most_s = _SHARE_OF_BOUND * budget.deadline_s
             budget = replace(budget, deadline_s=budget.deadline_s - most_s)
-        found = improved(judge, best, seeds, make, check, budget, memories, late, executions, progress)
+        found = improved(
+            judge,
+            best,
+            seeds,
+            make,
+            check,
+            self._more_to_check_s,
+            budget,
+            memories,
+            late,
+            executions,
+            progress,
+        )
         if most_s is not None and whole.left_s is not None:  # the check of what was found may take long
             most_s = min(most_s, whole.left_s)
         if not is_bounded or (most_s is not None and most_s < _LEAST_OF_BOUND_S):
@@ -275,7 +291,8 @@ class NpuBackend(Backend):
     def _judged(
         self, schedule: Schedule, recipe: Recipe, most: float, known: InstanceGraph | None = None
     ) -> tuple[SimulatedPlan, float]:
-        """A plan of a schedule and its cost, with its instances if they are known. Nothing of it is kept.
+        """A plan of a schedule and its cost, with its instances if they are known. What costs least so far is
+        kept, as a program is made of it; a plan that is kept is not simulated again.
 
         Raises:
             Outclassed: it costs more than `most`.
@@ -284,10 +301,17 @@ class NpuBackend(Backend):
         """
         instances, order = instances_of(schedule, self.types, known, self.analysis.maps)
         most_s = most * 1e-9 if self.options.objective == "latency" else inf
-        planned = self._simulated(instances, order, self._ran(schedule, instances, recipe), recipe, most_s)
+        ran = self._ran(schedule, instances, recipe)
+        key = _key_of(schedule, order, ran, recipe)
+        planned = self._plans.get(key)
+        if planned is None:
+            planned = self._simulated(instances, order, ran, recipe, most_s)
         self._require_memory(planned.scopes)
-        estimate = estimate_of(planned.simulation, has_energies=self._has_energies)
-        return planned, estimate.cost(self.options.objective)
+        cost = estimate_of(planned.simulation, has_energies=self._has_energies).cost(self.options.objective)
+        if cost < self._least_judged:
+            self._least_judged = cost
+            self._keep_plan(key, planned, recipe)
+        return planned, cost
 
     def _ran(
         self, schedule: Schedule, instances: InstanceGraph, recipe: Recipe
@@ -369,9 +393,20 @@ class NpuBackend(Backend):
         key = self._simulate(schedule, recipe)
         planned = self._plans[key]
         if not self.options.verify and key not in self._right:  # else each was checked when it was made
+            clock = Budget().start().clock
+            start_s = clock()
             self._require_right(planned, recipe)
             self._right.add(key)
+            self._first_check = self._first_check or (clock() - start_s, len(planned.simulation.runs))
         return planned
+
+    def _more_to_check_s(self, num_runs: int) -> float:
+        """How much longer a plan of so many runs of units takes to check than the first one, for which time
+        is set aside; negative where it takes less."""
+        if self._first_check is None:
+            return 0.0
+        took_s, first_runs = self._first_check
+        return took_s * (num_runs / max(1, first_runs) - 1)
 
     def _require_right(self, planned: SimulatedPlan, recipe: Recipe) -> None:
         """Refuse a plan in which a checker finds a fault; one of its places is the memory planner's."""
@@ -391,15 +426,11 @@ class NpuBackend(Backend):
         Raises:
             Outclassed: it takes more than `most_s`.
         """
-        partition = schedule.partition
-        # The same layers in the same slices are the same instances, whatever was planned for.
-        layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
-        cut = (layers, schedule.splits, partition.in_place)
-        maps = self.analysis.maps
+        cut, maps = _cut_of(schedule), self.analysis.maps
         instances, order = instances_of(schedule, self.types, self._instances.get(cut), maps)
         _keep(self._instances, cut, instances, _NUM_PLACED_KEPT)
         ran = self._ran(schedule, instances, recipe)
-        key = (cut, order, ran, recipe.memory, recipe.execution)
+        key = _key_of(schedule, order, ran, recipe)
         if key in self._plans or (is_known and key in self._estimates):
             self._figures[recipe] = self._figures_of_plans[key]
             return key
@@ -413,6 +444,12 @@ class NpuBackend(Backend):
         levels, most_bytes = planned.scopes.levels, self.options.max_memory_bytes
         if most_bytes is None or levels[Scope.MAIN].peak_bytes <= most_bytes:
             self._least_s = min(self._least_s, planned.simulation.time_s)
+        self._keep_plan(key, planned, recipe)
+        return key
+
+    def _keep_plan(self, key: Hashable, planned: SimulatedPlan, recipe: Recipe) -> None:
+        """Know a plan again: what it costs, where values lie, and, for a while, all of it."""
+        levels = planned.scopes.levels
         _keep(self._plans, key, planned, _NUM_PLANS_KEPT)
         _keep(self._scopes, key, planned.scopes, _NUM_PLACED_KEPT)
         self._figures[recipe] = self._figures_of_plans[key] = PlanFigures(
@@ -420,15 +457,15 @@ class NpuBackend(Backend):
             levels[Scope.SHARED].peak_bytes,
             planned.scopes.spilled_bytes,
             is_mapped=any(s.tiling.bound_s > 0 or s.tiling.is_mapped for s in planned.simulation.steps),
-            is_waiting=ran[1] is None and self._waits(planned, self._policy_of(recipe.execution)),
+            is_waiting=self._waits(planned, self._policy_of(recipe.execution)),
         )
         self._estimates[key] = estimate_of(planned.simulation, has_energies=self._has_energies)
-        return key
 
     def _waits(self, planned: SimulatedPlan, policy: Policy) -> bool:
-        """Whether one program runs subgraphs nearly whole on several cores, and every unit waits at times:
-        more instances are then nothing new, and nothing is faster than a unit that never waits."""
-        if policy.launches != "once" or self.machine.num_cores_per_cluster == 1:
+        """Whether one program runs subgraphs nearly whole on all of several cores, and every unit waits at
+        times: more instances are then nothing new, and nothing is faster than a unit that never waits."""
+        in_groups = planned.bindings.cores is not None
+        if in_groups or policy.launches != "once" or self.machine.num_cores_per_cluster == 1:
             return False
         num_instances = sum(node.kind is Kind.INSTANCE for node in planned.instances.nodes)
         is_busy = max(planned.simulation.utilization.values(), default=1.0) >= _BUSY
@@ -494,6 +531,20 @@ _FEW_INSTANCES, _BUSY = 2, 0.9
 _NUM_PLANS_KEPT, _NUM_PLACED_KEPT = 4, 16
 """Whole plans with all their runs, which take megabytes, and instances with their places, which take less; of
 the others the estimates are kept. A search makes thousands."""
+
+
+def _cut_of(schedule: Schedule) -> Hashable:
+    """What decides the instances of a schedule: layers and slices, whatever was planned for."""
+    partition = schedule.partition
+    layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
+    return layers, schedule.splits, partition.in_place
+
+
+def _key_of(
+    schedule: Schedule, order: Sequence[int], ran: tuple[Sequence[Launch], CoreGroups | None], recipe: Recipe
+) -> Hashable:
+    """What decides the simulated plan of a schedule: equal keys are of one plan."""
+    return _cut_of(schedule), tuple(order), ran, recipe.memory, recipe.execution
 
 
 def _keep(cache: OrderedDict[Hashable, _T], key: Hashable, item: _T, most: int) -> None:

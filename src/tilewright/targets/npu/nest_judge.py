@@ -71,7 +71,7 @@ class NestJudge:
         self.num_cores = works.machine.num_cores_per_cluster
         self.simulate = simulate
         self.generator, self.seen = random.Random(seed), set[NestPlan]()
-        self._known: dict[Hashable, tuple[float, Sequence[float]]] = {}
+        self._known: dict[Hashable, tuple[float, Sequence[float], int]] = {}
 
     def __call__(self, plan: NestPlan, most: float) -> Judged | None:
         """What a plan costs; None of one that is impossible, or seen to cost more than `most`."""
@@ -83,16 +83,16 @@ class NestJudge:
             key = kernels, order, replace(placed, nests=())
             if key in self._known:
                 # Nests that are cut otherwise, or have another rule, may run in the same order.
-                cost, losses = self._known[key]
-                return Judged(placed, cost, _by_place(losses, places), is_known=True)
+                cost, losses, num_runs = self._known[key]
+                return Judged(placed, cost, _by_place(losses, places), is_known=True, num_runs=num_runs)
             planned, cost = self.simulate(schedule, recipe_of(placed), most, instances)
         except InternalError:
             raise
         except (TilewrightError, ValueError):
             return None
-        losses = _losses(planned)
-        self._known[key] = cost, losses
-        return Judged(placed, cost, _by_place(losses, places))
+        losses, num_runs = _losses(planned), len(planned.simulation.runs)
+        self._known[key] = cost, losses, num_runs
+        return Judged(placed, cost, _by_place(losses, places), num_runs=num_runs)
 
     def share(
         self, nodes: Sequence[Node], value: Value, region: Region, axes: Collection[int]
@@ -201,6 +201,7 @@ def improved(
     seeds: Iterable[Partition | Schedule],
     make: MakeProgram,
     check: Callable[[Program], object],
+    more_to_check_s: Callable[[int], float],
     budget: Budget,
     memories: Sequence[str],
     late: Sequence[str],
@@ -209,7 +210,8 @@ def improved(
 ) -> Improved:
     """The best plan found from one on, never worse than it; `seeds` are other schedules or partitions
     of the graph, made when they are asked for. The program that is made of it, within the time of a budget,
-    passes `check`, which raises where it is wrong."""
+    passes `check`, which raises where it is wrong, and of so many runs of units takes so much longer than
+    there is time for behind the budget."""
     numbered, meter = judge.numbered, budget.start()
     whole_s = meter.left_s
     first = judge.plan_of(start.schedule, start.recipe)
@@ -221,10 +223,19 @@ def improved(
     others = (plan for seed in seeds for plan in judge.seeds_of(seed))
     cost = start.schedule.quality.cost
 
+    aside_s = 0.0
+
+    def leave_time_to_check(judged: Judged) -> None:
+        nonlocal aside_s
+        needed_s = more_to_check_s(judged.num_runs)
+        meter.set_aside(needed_s - aside_s)
+        aside_s = needed_s
+
     def report(judged: Judged, what: str, least: float) -> None:
         attempts.append(Attempt(f"search {meter.num_evaluations}: {what}", judged.cost))
         if judged.cost < (better[-1].cost if better else cost):
             better.append(judged)
+            leave_time_to_check(judged)
         if progress is not None:
             progress(f"search: {what}, best so far {cost / least:.2f} x the start", *meter.progress)
 
@@ -237,8 +248,9 @@ def improved(
         judge.share,
     )
     moves = Moves(kernels, others, memories, executions, judge.generator, late)
+    leave_time_to_check(judged)
     left_s = meter.left_s
-    # A program is made and checked in about the time in which the start was judged.
+    # A program is made in no more than the time in which the start was judged.
     own = 1.0
     if left_s is not None and whole_s is not None:
         own = max(0.5, 1 - (whole_s - left_s) / max(left_s, _LEAST_S))
