@@ -65,37 +65,38 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test marked `sampled(n)` n cases, drawn by the seed, are in the default run; the others are slow.
-    Of examples that are random the default run has a share.
+    Of a file that is marked so n tests are, beside those that are marked themselves. Of examples that are
+    random the default run has a share.
 
-    All cases and examples of a test that the command line names are in it.
+    All cases and examples of a test that the command line names are in it, and all tests of a file.
     """
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("sampled") is not None:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     named = {
         ((config.invocation_params.dir / path).resolve(), test.partition("[")[0])
         for path, _, test in (argument.partition("::") for argument in config.args)
     }
+
+    def is_named(item: pytest.Item, test: str) -> bool:
+        return (item.path.resolve(), test.partition("[")[0].partition("::")[2]) in named
+
     share = config.option.sample_share
-    examples = max(share, EXAMPLES_SHARE)
-    functions = {
-        item.obj: item
-        for item in items
-        if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None
-    }
+    families: dict[tuple[str, int], list[pytest.Item]] = {}
+    functions: dict[Callable[..., object], pytest.Item] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
+            functions[item.obj] = item
+        for node, marker in item.iter_markers_with_node("sampled"):
+            family = node.nodeid if isinstance(node, pytest.Module) else item.nodeid.partition("[")[0]
+            families.setdefault((family, marker.args[0]), []).append(item)
+            break
     for function, item in functions.items():
-        if (item.path.resolve(), item.nodeid.partition("[")[0].partition("::")[2]) not in named:
-            with_examples(function, examples)
-    for test, alike in cases.items():
-        if (alike[0].path.resolve(), test.partition("::")[2]) in named:
-            continue
-        marker = alike[0].get_closest_marker("sampled")
-        assert marker is not None
-        kept = drawn((i.nodeid for i in alike), marker.args[0], config.option.sample_seed, share)
-        for item in alike:
-            if item.nodeid not in kept:
-                item.add_marker(pytest.mark.slow)
+        if not is_named(item, item.nodeid):
+            with_examples(function, max(share, EXAMPLES_SHARE))
+    for (family, count), alike in families.items():
+        if not is_named(alike[0], family):
+            kept = drawn((i.nodeid for i in alike), count, config.option.sample_seed, share)
+            for item in alike:
+                if item.nodeid not in kept and not is_named(item, item.nodeid):
+                    item.add_marker(pytest.mark.slow)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

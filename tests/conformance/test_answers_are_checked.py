@@ -131,6 +131,7 @@ def cheaper_schedule(schedule: Schedule) -> Schedule:
     return replace(schedule, quality=replace(schedule.quality, cost=schedule.quality.cost / 2))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("damage", "rule"), [(reversed_stages, "order"), (without_a_stage, "cover"), (cheaper_schedule, "cost")]
@@ -303,6 +304,7 @@ def another_scope(planned: SimulatedPlan) -> SimulatedPlan:
     return replace(planned, bindings=replace(planned.bindings, scopes=scopes))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("target", ["stcp920", "v100", "jetson-nano"])
 @pytest.mark.parametrize(
     ("damage", "rule"),

@@ -149,6 +149,7 @@ def test_every_exception_names_a_case_and_a_reason() -> None:
         assert re.search(r"\w+ \w+", wider.reason)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("device", ["INTERPRETER", "CPU"])
 def test_exceptions_in_half_types_are_within_one_unit_of_the_exact_values(device: str) -> None:
     """Where the suite's own outputs are off, ours are not: the evaluation in float64 says so."""

@@ -52,6 +52,7 @@ def order(name: str, problem: ScheduleProblem) -> Schedule:
     return answer
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PARTITIONERS.names())
 def test_partitions_are_valid_and_repeat(name: str) -> None:
     for graph in graphs():
@@ -76,6 +77,7 @@ def test_schedules_are_valid_and_repeat(name: str, max_groups: int) -> None:
             assert order(name, problem).stages == schedule.stages
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MEMORY_PLANNERS.names())
 def test_memory_plans_are_valid_and_repeat(name: str) -> None:
     for graph in graphs():
@@ -131,7 +133,7 @@ def some_memories(partition: str, schedule: str) -> list[str]:
     return [names[(first + number) % len(names)] for number in range(len(known()))]
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", ["interpreter", "stcp920"])
 @pytest.mark.parametrize("schedule", SCHEDULERS.names())
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
@@ -149,7 +151,7 @@ def test_any_planners_go_together_on_any_target(partition: str, schedule: str, t
         )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("schedule", SCHEDULERS.names())
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
 def test_any_planners_go_together_in_generated_code(partition: str, schedule: str) -> None:

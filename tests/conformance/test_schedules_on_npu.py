@@ -139,6 +139,7 @@ def by_hand(graph: Graph, seed: int) -> Partition:
     return build_partition(PartitionProblem(graph), clusters, reason, Provenance("by hand"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(10))
 def test_subgraphs_of_several_results_run(seed: int) -> None:
     graph = integer_network(seed)

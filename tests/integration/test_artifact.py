@@ -349,6 +349,7 @@ def test_a_field_that_does_not_fit_is_named(words: str, path: Path, tmp_path: Pa
     assert "manifest.json: " in message
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("stated", "forged", "words"),
     [

@@ -99,6 +99,7 @@ def test_a_description_that_is_none_is_one_line(words: str, tmp_path: Path) -> N
     assert words in refusal(parts, tmp_path / "bad.tw")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["stcp920", "/etc/chip.yaml", "chip.yaml"])
 def test_no_machine_is_looked_for_outside(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

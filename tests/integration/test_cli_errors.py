@@ -266,7 +266,7 @@ MISTAKES = (
 )
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("one", MISTAKES, ids=str)
 def test_a_mistake_gets_one_line_that_says_what_and_what_next(one: Mistake) -> None:
     before = set(os.listdir())

@@ -18,6 +18,8 @@ from tests.support.models import small_net
 from tilewright import zoo
 from tilewright.tuning import TuningDatabase
 
+pytestmark = pytest.mark.sampled(4)
+
 COMMAND = (sys.executable, "-m", "tilewright")
 # What a user must not wait for before there is anything to compute.
 HEAVY = ("numpy", "onnx", "llvmlite", "pydantic", "yaml", "rich", "torch", "onnxruntime")

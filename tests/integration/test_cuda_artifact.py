@@ -41,6 +41,7 @@ def loaded(fake: FakeDriver) -> set[str]:
     return {line for text in texts for line in text.splitlines() if line.startswith(".target")}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("capability", "isa"), [((9, 0), "sm_90"), ((8, 9), "sm_80"), ((12, 0), "sm_90")])
 def test_the_newest_code_that_the_gpu_runs_is_loaded(path: Path, on: Any, capability: Any, isa: str) -> None:
     fake = on(FakeDriver(capability))

@@ -18,6 +18,8 @@ from tests.support.models import feed_for, host_net, small_net
 import tilewright as tw
 from tilewright import zoo
 
+pytestmark = pytest.mark.sampled(2)
+
 NUM_PROCESSES = {"cpu": 4, "interpreter": 2, "stcp920": 2}
 NUM_RUNS = 1000
 

@@ -41,6 +41,8 @@ from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.product.select import product_neighbours
 from tilewright.targets.cpu.runtime.executable import TensorSpec
 
+pytestmark = pytest.mark.sampled(12)
+
 CC = shutil.which("gcc") or shutil.which("cc")
 CROSS_CC, QEMU = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
 needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler (gcc) on this machine")

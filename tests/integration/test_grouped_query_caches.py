@@ -62,6 +62,7 @@ def test_one_code_serves_all_lengths_beside_operators_of_another_domain() -> Non
     assert compiled.specialisations.num_made == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("room", [0, 12])
 def test_tokens_follow_each_other(room: int) -> None:
     model, rng = onnx.parser.parse_model(DECODER), np.random.default_rng(0)

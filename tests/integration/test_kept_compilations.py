@@ -23,6 +23,8 @@ from tilewright.options import Options
 from tilewright.target_ref import TargetRef
 from tilewright.targets import TARGETS, find_target, runs_steps
 
+pytestmark = pytest.mark.sampled(8)
+
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -53,6 +55,7 @@ def test_the_same_request_is_not_compiled_again(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mask", [0o002, 0o000, 0o077])
 def test_what_is_kept_is_the_users_alone_whatever_the_umask(surroundings: Path, mask: int) -> None:
     before = os.umask(mask)

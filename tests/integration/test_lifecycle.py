@@ -21,6 +21,8 @@ from tilewright.system import forks
 from tilewright.targets.cpu.runtime.executor import Lifecycle
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer, WorkerPool
 
+pytestmark = pytest.mark.sampled(5)
+
 ROOT = Path(__file__).parents[2]
 HANG_S = 60.0
 

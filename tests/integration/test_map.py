@@ -48,6 +48,7 @@ def test_given_mappings_are_counted_as_timeloop_does() -> None:
                     assert ours[key] == numbers[key], (found["id"], level, tensor, key)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mapper", ["cosa", "cosa-paper"])
 def test_a_printed_mapping_costs_what_was_printed(mapper: str, tmp_path: Path) -> None:
     document = report("3_14_256_256_1", "K=64,C=3,P=112,Q=112,R=7,S=7,stride=2", "--mapper", mapper)

@@ -21,7 +21,7 @@ from tilewright.report.graph_view import graph_frame
 from tilewright.report.lanes import Time
 from tilewright.report.limits import TimedKernel, times_section
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.sampled(12)]
 
 PHONE, DESKTOP = 390, 1280
 END = ("Edges: fused or cut", "Tables")
@@ -475,6 +475,7 @@ def test_the_last_number_of_an_axis_of_time_is_whole(browser: Browser, tmp_path:
         assert shown.value("[...document.querySelectorAll('svg text')].at(-1).textContent") == "100"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
 def test_names_that_are_code_or_very_long_stay_names(browser: Browser, tmp_path: Path, width: int) -> None:
     model = small_net()

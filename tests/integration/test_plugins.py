@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.support.models import small_net
 
+pytestmark = pytest.mark.sampled(3)
+
 SRC = Path(__file__).parents[2] / "src"
 
 MODULE = '''

@@ -68,6 +68,7 @@ def computed_by_onnxruntime(
     return list(session.run(None, feed))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("batch", "per_channel"), [(1, False), (1, True), (3, True)])
 def test_recurrent_layers_that_are_quantised_dynamically(
     batch: int, per_channel: bool, tmp_path: Path
@@ -154,6 +155,7 @@ def test_a_transformer_that_a_session_optimised(tmp_path: Path) -> None:
     assert_same(model)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_a_transformer_that_is_quantised_dynamically(per_channel: bool, tmp_path: Path) -> None:
     path = tmp_path / "quantised.onnx"
@@ -162,6 +164,7 @@ def test_a_transformer_that_is_quantised_dynamically(per_channel: bool, tmp_path
     assert_same(onnx.load(path), steps=2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["QOperator", "QDQ"])
 def test_a_transformer_that_is_quantised_by_an_input(form: str, tmp_path: Path) -> None:
     source, path = tmp_path / "model.onnx", tmp_path / "quantised.onnx"

@@ -48,6 +48,7 @@ def test_a_plan_that_the_verb_prints_is_in_order(tmp_path: Path) -> None:
     assert said == f"{len(plan['steps'])} steps, {len(plan['buffers'])} buffers, 0 problems\n"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", ["core-groups{number=4}", "core-pipeline{stages=4}"])
 def test_steps_name_their_group_of_cores(order: str, tmp_path: Path) -> None:
     model = tw.zoo.build("squeezenet1_1", image=64, batch=4)

@@ -21,6 +21,8 @@ from tilewright.target_ref import TargetRef
 from tilewright.targets.cuda.device import DeviceError
 from tilewright.targets.cuda.devices import open_device
 
+pytestmark = pytest.mark.sampled(4)
+
 _TWO = {"layerwise": {"partition": "layerwise"}, "AGO": {"partition": "ago"}}
 
 

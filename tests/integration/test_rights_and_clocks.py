@@ -71,6 +71,7 @@ def test_what_may_not_be_read_is_a_typed_error(closed: str, tmp_path: Path) -> N
         folder.chmod(0o700)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("jump_s", [-1.7e9, -3600.0, 1e10])
 def test_a_clock_that_jumps_changes_no_answer(
     jump_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -157,6 +157,7 @@ def test_networks_are_not_faster_than_the_roofline(name: str, network: str) -> N
     above_the_roofline(name, network, NETWORKS[network])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["stcp920", "ipu-mk2"])
 def test_weights_that_stay_on_the_chip_are_not_compulsory(name: str) -> None:
     above_the_roofline(name, "bert_tiny", SMALL["bert_tiny"], "resident_weights=true")

@@ -23,6 +23,8 @@ from tilewright.partition import PARTITIONERS
 from tilewright.schedule import SCHEDULERS
 from tilewright.targets.npu.execute import execute
 
+pytestmark = pytest.mark.sampled(20)
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -206,7 +208,7 @@ def test_a_search_starts_from_the_portfolio_and_keeps_to_its_budget(model: Path)
     assert all(name.startswith("search ") for name in searched)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
 @pytest.mark.parametrize("schedule", SCHEDULERS.names())
 def test_any_partition_runs_in_any_order(model: Path, partition: str, schedule: str) -> None:

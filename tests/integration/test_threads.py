@@ -35,6 +35,7 @@ def resident_bytes() -> int:
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [small_net, host_net])
 def test_callers_of_one_model_all_get_their_own_answer(make: Any) -> None:
     compiled = tw.compile(make(), threads=2)

@@ -17,6 +17,8 @@ from tests.support.recording import BATCH, CONTEXT, batch, kept
 import tilewright as tw
 from tilewright.tuning import TuningDatabase
 
+pytestmark = pytest.mark.sampled(2)
+
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 
@@ -154,6 +156,7 @@ print(len(kept(database)), database.record(CONTEXT, batch(9, 0)), len(kept(Tunin
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", [0o500, 0o700])
 def test_a_folder_that_cannot_be_written_still_serves(
     tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch

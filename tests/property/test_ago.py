@@ -192,6 +192,7 @@ def check_graph(graph: Graph, ago: Ago) -> None:
         assert (whole.inputs, whole.outputs) == (subgraph.inputs, subgraph.outputs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("accept", RULES)
 def test_random_networks_are_partitioned_and_taken_apart(accept: Accept) -> None:
     for seed in range(60):
@@ -200,6 +201,7 @@ def test_random_networks_are_partitioned_and_taken_apart(accept: Accept) -> None
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accept", RULES)
 @pytest.mark.parametrize("network", ["squeezenet1_1", "bert_tiny"])
 def test_networks_are_partitioned_and_taken_apart(network: str, accept: Accept) -> None:

@@ -159,6 +159,7 @@ def faults(nests: Sequence[Nest], outputs: Sequence[Value]) -> Iterator[str]:
             yield "not every element"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_proof_says_what_running_the_nests_shows(seed: int) -> None:
     """Where the proof refuses what runs, it is a read or a cover of several parts that overlap."""

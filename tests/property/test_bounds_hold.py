@@ -286,7 +286,7 @@ def test_no_proven_bound_is_above_a_cost_of_its_space(seed: int) -> None:
     require_bounds(placements(seed))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", QUICK)
 def test_no_bound_of_a_mapper_is_above_a_cost_of_its_space(seed: int) -> None:
     require_bounds(mappings(seed))

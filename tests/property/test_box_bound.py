@@ -81,6 +81,7 @@ def check(graph: Graph, machine: str, num_plans: int, local_bytes: int = 0, *, i
     return count
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("seed", "machine"), [(2, "stcp920"), (2, "ipu-mk2")])
 def test_no_plan_of_the_space_is_below_the_bound(seed: int, machine: str) -> None:
     assert check(network(seed, 4), machine, num_plans=30) > 5

@@ -64,7 +64,7 @@ def sums(node: Node) -> Iterator[Nest]:
     return (n for n in nests_of(node) if n.combine == "sum")
 
 
-@pytest.mark.sampled(44)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 def test_sums_of_products_are_contractions_or_listed(key: tuple[str, str]) -> None:
     for one in cases(key):
@@ -95,6 +95,7 @@ def test_the_factors_of_a_form_multiply_to_the_body(key: tuple[str, str]) -> Non
             assert centred.guarded or np.array_equal(evaluate(factor.value, values, iters=iters), shifted)
 
 
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 def test_dims_of_the_result_are_rows_columns_batch_or_move_no_factor(key: tuple[str, str]) -> None:
     for form in (f for one in cases(key) for f in contractions(nests_of(one.node))):

@@ -107,7 +107,7 @@ def test_a_reference_given_float64_computes_in_float64(key: tuple[str, str]) -> 
     assert (applied > 0) == (key[1] not in WITHOUT_FLOATS | ON_THE_HOST)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 def test_nests_of_half_types_compute_what_the_reference_computes(key: tuple[str, str]) -> None:
     applied = for_all(key, half_agrees, examples=8)

@@ -137,6 +137,7 @@ def test_instances_on_their_own_inputs_make_the_network_bit_for_bit(seed: int) -
                 assert np.array_equal(found[name], array), name
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_instance_graphs_are_exact(seed: int) -> None:
     for instances in (wild(seed), instance_graph(plan(seed, 0.5)), instance_graph(plan(seed, 3.0))):
@@ -168,6 +169,7 @@ def test_every_capacity_has_a_valid_partition(seed: int, share: float) -> None:
         assert len(partition.subgraphs) == 1 or len(partition.graph.outputs) > 1
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_numbering_of_nodes_does_not_matter(seed: int) -> None:
     partition = plan(seed)
@@ -474,6 +476,7 @@ class Twice(Grouping):
         return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.3, 1.0, 2.5])
 def test_grouping_again_changes_nothing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     monkeypatch.setattr(planner, "Grouping", Twice)

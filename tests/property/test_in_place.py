@@ -137,6 +137,7 @@ def operands_of(nodes: list[Node]) -> set[Value]:
     return {v for n in nodes for v in n.operands() if v.producer not in nodes and not v.is_constant}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", range(len(graphs())))
 def test_the_rule_is_what_walking_elements_finds(number: int) -> None:
     """Never more; and of single nodes no less. Two transposes that undo each other are not seen through."""

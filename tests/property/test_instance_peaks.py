@@ -29,6 +29,7 @@ def plan(seed: int) -> Partition:
     return planner.solve(PartitionProblem(graph), Budget())
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_peaks_are_those_of_the_instances_of_a_graph(seed: int) -> None:
     partition = plan(seed)

@@ -86,6 +86,7 @@ def test_compiled_code_times_a_kernel_as_the_simulator_does(
     assert found[0] == found[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_stage_takes_as_long_as_its_longest_group_and_no_longer_than_all_in_sequence(seed: int) -> None:
     graph = integer_network(seed)
@@ -181,6 +182,7 @@ def test_no_distribution_is_faster_and_none_as_fast_takes_fewer_cores(
     assert chosen[0] * chosen[1] == min(as_fast)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_at_no_time_are_more_cores_taken_than_there_are(seed: int) -> None:
     graph = integer_network(seed)

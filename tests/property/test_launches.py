@@ -55,6 +55,7 @@ def crossing_bytes(partition: Partition) -> tuple[int, int]:
     return read, written
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("scheduler", ["sequential", "greedy"])
 @pytest.mark.parametrize("partitioner", ["none", "layerwise"])
 @pytest.mark.parametrize("seed", SEEDS)

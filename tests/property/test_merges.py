@@ -204,6 +204,7 @@ def test_strict_models_are_merged_without_padding() -> None:
         assert sum(node.op_type == "Conv" for node in nodes) == num_kernels
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [0, 3, 5, 8])
 @pytest.mark.parametrize("make", [convolutions, products])
 def test_merged_kernels_compute_what_onnxruntime_does(make: Any, seed: int) -> None:
@@ -273,6 +274,7 @@ def test_schedules_that_merge_are_checked_priced_and_applied() -> None:
         assert [v for v in check_schedule(rest, applied) if v.rule not in ("cost", "bound")] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pads_kernels", [True, False])
 def test_the_check_and_the_rule_agree(pads_kernels: bool) -> None:
     seen: set[bool] = set()

@@ -100,6 +100,7 @@ ACCELFORGE = [
 """Of products, rows, columns and buffers the least bytes by AccelForge 1.0.467: `benchmarks chains`."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("num", "rows", "columns", "least"), ACCELFORGE)
 def test_chains_of_products_move_no_more_than_by_accelforge(
     num: int, rows: int, columns: int, least: dict[int, int]

@@ -7,6 +7,7 @@ import pytest
 from tests.support.one_program import ROUNDING, found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [2, 8, 9])
 def test_the_search_reaches_the_least_of_all_plans_and_no_bound_is_above_it(seed: int) -> None:
     case = found(seed, most=3, trials=30)

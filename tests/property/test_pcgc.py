@@ -131,6 +131,7 @@ def total(clusters: list[Pieces], parts: tuple[tuple[int, ...], ...]) -> Cost:
     return cost
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("is_chain", [True, False])
 @pytest.mark.parametrize("seed", range(40))
 def test_trees_are_cut_as_brute_force_would_and_greedy_is_no_better(seed: int, is_chain: bool) -> None:

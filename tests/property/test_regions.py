@@ -82,7 +82,7 @@ def shuffled(array: Array, rng: np.random.Generator) -> Array:
     return rng.choice(array.ravel(), array.shape)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 @examples(8)
 @given(data=st.data())

@@ -26,7 +26,7 @@ NEVER_CUT = frozenset(
 )
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 def test_restricted_nests_on_windows_compute_the_region(key: tuple[str, str]) -> None:
     applied: list[bool] = []

@@ -99,6 +99,7 @@ def test_values_are_the_same_bit_for_bit(seed: int) -> None:
         assert np.array_equal(found[name], array), name
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_checkers_find_nothing(seed: int) -> None:
     plan, bindings = planned(seed)
@@ -124,6 +125,7 @@ def test_rows_are_kept_in_every_way_in_these_tests() -> None:
     assert len(far) > 25
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("columns", [1, 2, 4])
 @pytest.mark.parametrize("rows", [2, 4, 8])
 def test_two_layers_that_read_a_value_along_different_axes_keep_what_either_reads(

@@ -243,6 +243,7 @@ def run_in_memory(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array
     return results
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_steps_on_the_planned_places_make_the_network_bit_for_bit(seed: int) -> None:
     feed = integer_feed(network(seed))
@@ -268,6 +269,7 @@ def test_buffers_are_in_place_of_others_and_spilled_in_these_tests() -> None:
     assert spilled > 100
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_very_many_buffers_are_placed_in_order_of_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.memory.first_fitting.MAX_PAIRS", -1)

@@ -36,6 +36,8 @@ from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, NAMED, Baseline
 from tilewright.targets.npu.simulate import Overlap, Policy, simulate
 from tilewright.targets.simulated import UnitRun
 
+pytestmark = pytest.mark.sampled(10)
+
 MACHINE = load_preset("stcp920")
 PLAIN_IN_LEVELS = replace(PLAIN_RECIPE, memory=MEMORY)
 WITHOUT_SHARED = load_preset("ipu-mk1")
@@ -181,6 +183,7 @@ def runs_of(planned: SimulatedPlan, *, step: int = 9) -> list[UnitRun]:
     return [run for runs in sorts.values() for run in runs[::step]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_runs_before_all_else_is_read_too_early(seed: int) -> None:
     planned = sliced(seed)
@@ -217,6 +220,7 @@ def test_bytes_that_get_lost_are_missed(seed: int) -> None:
         assert rules(changed(planned, runs)) >= {"bytes"}, lost
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_that_is_left_out_is_missed(seed: int) -> None:
     planned = sliced(seed)
@@ -225,6 +229,7 @@ def test_a_run_that_is_left_out_is_missed(seed: int) -> None:
         assert rules(changed(planned, runs)) & {"bytes", "rate"}, lost
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_faster_than_its_unit(seed: int) -> None:
     planned = sliced(seed)
@@ -241,6 +246,7 @@ def test_products_take_the_time_of_the_units_whatever_the_steps_say() -> None:
     assert "rate" in rules(changed(planned, runs, steps=steps))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_unit_does_one_thing_at_a_time(seed: int) -> None:
     planned = sliced(seed)
@@ -267,6 +273,7 @@ def test_a_weight_that_is_fetched_before_there_is_free_capacity_is_found() -> No
     assert rules(changed(planned, runs)) == {"capacity"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", [MACHINE, WITHOUT_SHARED])
 def test_weights_are_not_in_the_cores_before_there_is_free_capacity(machine: Machine) -> None:
     small = with_capacity(machine, machine.levels[0].name, 64 << 10)
@@ -281,6 +288,7 @@ def test_weights_are_not_in_the_cores_before_there_is_free_capacity(machine: Mac
     assert "capacity" in rules(changed(planned, runs), small)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", ["L1", "LLB", "DDR"])
 def test_a_level_holds_what_it_can(level: str) -> None:
     planned = weighty()

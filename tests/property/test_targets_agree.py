@@ -81,7 +81,7 @@ def agrees_alone(one: Case, chosen: Options) -> bool:
     return True
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", NUM_EXAMPLES)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 def test_each_operator_alone(key: tuple[str, str], target: str) -> None:

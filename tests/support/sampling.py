@@ -8,7 +8,7 @@ from math import ceil
 
 from hypothesis import settings
 
-EXAMPLES_SHARE = 0.4
+EXAMPLES_SHARE = 0.25
 """Of the random examples of a test, by default."""
 _FEWEST_EXAMPLES = 5
 _SETTINGS = "_hypothesis_internal_use_settings"

@@ -23,6 +23,8 @@ from tilewright.mapping.sweep.journal import Journal
 from tilewright.mapping.sweep.tasks import answer_of
 from tilewright.mapping.sweep.workers import Processes
 
+pytestmark = pytest.mark.sampled(8)
+
 LAYERS = ["1_1_4_4_1", "3_4_8_8_1"]
 SWEEP = ["levels.GlobalBuffer.capacity=4KiB,64KiB", "levels.AccumulationBuffer.capacity=2,192"]
 

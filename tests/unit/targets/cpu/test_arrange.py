@@ -128,6 +128,7 @@ def test_positions_number_all_that_runs_group_by_group(barriers: Barriers) -> No
     assert len(work) == 6
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("barriers", BARRIERS)
 def test_kernels_of_several_operators_run_in_groups(barriers: Barriers) -> None:
     graph = graph_of(BRANCHES, v=(32, 16, 3, 3), w=(16, 32, 3, 3))

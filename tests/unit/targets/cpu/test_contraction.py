@@ -339,6 +339,7 @@ def test_small_groups_fill_the_vectors() -> None:
     assert int(kernels[0].notes[0].split("x")[1]) % isa.lanes() == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "graph",
     [

@@ -45,6 +45,7 @@ def _again(subgraph: Subgraph, graph: Graph) -> Subgraph:
     return make_subgraph(0, subgraph.nodes, graph)
 
 
+@pytest.mark.sampled(1)
 def test_it_is_a_cost_model(planned: tuple[Program, CpuCosts]) -> None:
     assert isinstance(planned[1], CostModel)
     assert not planned[1].proves_bounds

@@ -25,6 +25,8 @@ from tilewright.targets.cpu.lower.layouts import LAYOUT, ROW_MAJOR
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.tuning.space import text_of
 
+pytestmark = pytest.mark.sampled(4)
+
 OPTIONS = Options(threads=2, partition="ago{threshold=2000}", no_cache=True)
 
 

@@ -27,6 +27,8 @@ from tilewright.targets.cpu.tune.tuner import FormTuner
 from tilewright.tuning.form_plan import FormSite, FormTrial, Paired, TunedForms
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
 
+pytestmark = pytest.mark.sampled(4)
+
 MODEL = tw.load(small_net(channels=40, size=20))
 OPTIONS = Options(threads=2)
 

@@ -152,6 +152,7 @@ def test_clusters_are_cut_into_the_kernels_of_the_default(name: str) -> None:
     assert kernels[0] == kernels[1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18", "squeezenet1_1"])
 def test_whatever_gains_is_promising(name: str) -> None:
     graph = plan(load_onnx(zoo.build(name)), Options(target=TargetRef.parse("null"))).program.graph

@@ -36,6 +36,7 @@ def rows_of(count: int, dtype: type) -> Array:
     return np.random.default_rng(count).standard_normal((count, STEPS)).astype(dtype)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_one_packed_copy_in_half_the_bytes_serves_few_rows_and_many(
     dtype: type, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

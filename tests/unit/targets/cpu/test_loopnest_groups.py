@@ -69,6 +69,7 @@ def test_softmax_handles_infinities_and_nan(isa: Isa) -> None:
     assert_same(nests, {0: x}, isa)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(6, 100), (4, 768), (3, 5, 40), (2, 9)])
 def test_layer_normalization(isa: Isa, shape: tuple[int, ...]) -> None:
     inputs = [values(*shape), values(shape[-1]), values(1, shape[-1])[0]]
@@ -187,6 +188,7 @@ def test_a_temporary_that_a_later_kernel_reads_is_an_argument(isa: Isa) -> None:
     assert_same(nests, {0: values(24, 32)}, isa)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_chunks_of_a_fused_kernel_give_the_same_bits(
     isa: Isa, axis: int, monkeypatch: pytest.MonkeyPatch

@@ -176,7 +176,7 @@ EDGES = {
 }
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dot", TERMS)
 @pytest.mark.parametrize("name", EDGES)
 def test_whole_numbers_give_their_sums(matrix_isa: Isa, name: str, dot: Dot) -> None:

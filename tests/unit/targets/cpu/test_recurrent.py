@@ -60,6 +60,7 @@ def test_kernels_compute_what_the_reference_computes(op_type: str, isa_name: str
     assert for_all((INTERNAL_DOMAIN, op_type), lambda one: kernel_agrees(one, isa), 12) > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("isa_name", HOST_ISAS)
 def test_weights_of_24_bits_lie_side_by_side(isa_name: str) -> None:
     isa = replace(isa_by_name(isa_name), caches=CacheSizes(l2_bytes=0))

@@ -194,6 +194,7 @@ def test_a_host_call_may_run_another_executor_of_the_same_pool() -> None:
     assert (counts == 1).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("num_threads", [1, 2, 4])
 def test_thirty_two_callers_of_one_executor_each_get_their_own_result(num_threads: int) -> None:
     width = 16

@@ -27,6 +27,8 @@ from tilewright.targets.cpu.tune.tuner import FormTuner
 from tilewright.tuning import Observation, TuningDatabase
 from tilewright.tuning.form_plan import FormSite
 
+pytestmark = pytest.mark.sampled(5)
+
 MODEL = tw.load(small_net(channels=40, size=20))
 OPTIONS = Options(threads=2)
 

@@ -414,6 +414,7 @@ def test_gain_counts_products_transforms_and_weights() -> None:
     assert gain(small, 4) < gain(small, 2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tile", PAIRS)
 def test_kernels_compile_for_arm(tile: int) -> None:
     isa = isa_by_name("neon")

@@ -111,6 +111,7 @@ def test_few_queries_of_many_channels_take_no_more_shared_memory_than_a_block_ha
     assert max(launch.kernel.shared_bytes for launch in made.code.placed.launches) <= MAX_SHARED_BYTES
 
 
+@pytest.mark.sampled(1)
 @needs_fibers
 @pytest.mark.parametrize("queries", [3, 16])
 def test_rows_without_a_key_are_what_the_program_says(queries: int) -> None:

@@ -59,6 +59,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @needs_fibers
 @pytest.mark.parametrize("case", CASES)
 def test_a_depthwise_convolution_is_made_within_the_pointwise_one(case: str) -> None:

@@ -21,6 +21,7 @@ def single(operator: str, shape: list[int], constants: dict[str, Any], **attribu
     return model([node], tensors[:1], tensors[1:], weights)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("proto", "shape"),
     [

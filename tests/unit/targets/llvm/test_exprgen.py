@@ -136,6 +136,7 @@ def test_casts_of_values_that_fit(isa: Isa, source: DType, target: DType) -> Non
     np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", INTEGERS, ids=str)
 @pytest.mark.parametrize("source", FLOATS, ids=str)
 def test_casts_to_integers_saturate(isa: Isa, source: DType, target: DType) -> None:

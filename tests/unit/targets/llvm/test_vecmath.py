@@ -164,6 +164,7 @@ def test_powers_of_a_softmax_err_as_exp_does_and_are_never_denormal() -> None:
     assert tail.max() <= 2.6e-38
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", MATHEMATICAL)
 def test_float64_error_where_longdouble_is_wider(name: str) -> None:
     if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:

@@ -63,6 +63,7 @@ def test_what_does_not_fit_is_run_in_parts_if_these_do() -> None:
         runs([7], 8, lambda samples: seconds(9))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "largest"), [("resnet50", 16), ("mobilenet_v2", 32)])
 def test_batches_end_where_subgraphs_only_run_more_often(name: str, largest: int) -> None:
     """The paper runs ResNet-50 with 16 images for a cluster, MobileNet-v2 with 32."""

@@ -25,6 +25,8 @@ from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.recipes import MEMORY, RESIDENT, Baseline
 from tilewright.zoo import build, example_inputs
 
+pytestmark = pytest.mark.sampled(4)
+
 STCP920 = load_preset("stcp920")
 ORDERS = ("core-groups{number=4}", "core-groups{number=2, order=depth-first}", "core-pipeline{stages=4}")
 

@@ -28,6 +28,7 @@ def overheads(**changes: float) -> dict[str, float]:
     return {"kernel_launch_ns": 5000.0, "barrier_ns": 1000.0, **changes}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("overlap", ["none", "tiles"])
 def test_each_transfer_takes_its_start(tmp_path: Path, overlap: str) -> None:
     options = f"{{overlap={overlap}}}"

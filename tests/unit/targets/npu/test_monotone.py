@@ -82,6 +82,7 @@ def test_the_papers_own_is_tried_with_weights_that_stay_where_they_can(machine: 
     assert [recipe.partition for recipe in found] == (["layerwise", GRAPHTURBO.partition] if is_tried else [])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("image", [96, 130, 224])
 def test_an_input_comes_beside_work_however_much_the_buffers_hold(image: int) -> None:
     """With larger buffers as a whole, or a larger part of it at a time, work would begin later."""

@@ -43,6 +43,8 @@ from tilewright.targets.npu.simulate import Policy, simulate
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.work import Works
 
+pytestmark = pytest.mark.sampled(6)
+
 SEEDS = range(10)
 MACHINE = load_preset("stcp920")
 

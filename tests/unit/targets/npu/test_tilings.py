@@ -190,6 +190,7 @@ def test_values_that_no_buffer_holds_are_an_error() -> None:
         execute(replace(scopes, timeline=timeline), {x.name: np.zeros(x.shape, np.float32)})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", ["jetson-nano", "a310"])
 def test_proposed_tilings_fit_and_compute_little_again(machine: str) -> None:
     graph, described = residual(4, 8), load_preset(machine)
