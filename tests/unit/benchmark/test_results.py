@@ -41,6 +41,7 @@ def test_programs_for_other_threads_are_not_raced(tmp_path: Path, monkeypatch: p
     assert pcgc.raced("small", Namespace(**{**vars(asked), "threads": 1}))["threads"] == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("command", "facts"),
     [

@@ -39,6 +39,7 @@ def answer_of(seed: int, most: int = 4) -> tuple[ContestPricer, JointAnswer]:
     return pricer, solve(pricer, Budget(1000), unit="")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_no_plan_costs_less(seed: int) -> None:
     pricer, answer = answer_of(seed)
@@ -46,6 +47,7 @@ def test_no_plan_costs_less(seed: int) -> None:
     assert not check_plan(pricer, answer.plan)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_certificates_prove_the_cost(seed: int) -> None:
     pricer, answer = answer_of(seed)

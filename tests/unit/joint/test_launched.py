@@ -57,6 +57,7 @@ from tilewright.targets.base import SimulatedCode
 MACHINES = ("v100", "jetson-nano")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_plans_of_all_planners_cost_what_their_blocks_do(name: str, machine: str) -> None:
@@ -114,6 +115,7 @@ def test_a_proof_leaves_out_what_the_search_noted_and_did_not_price() -> None:
     assert search.cost == pricer.cost(noted[1])  # it is noted again
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_search_finds_the_least_of_all_cuts_into_kernels(name: str, machine: str) -> None:

@@ -80,6 +80,7 @@ def layer_by_layer(graph: Graph, split: Split = WHOLE) -> NestPlan:
     return NestPlan((Nest(tuple(Kernel((layer,), split) for layer in layers), "depth-first"),), MEMORY)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "seed",
     [1, 2, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, *range(4, 16)))],
@@ -233,6 +234,7 @@ def test_layers_with_results_of_several_ranks_are_in_no_slices_that_keep_rows() 
     assert kernels.in_rows(layers, 4) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_every_move_holds_each_node_once_and_its_plan_has_an_order(seed: int) -> None:
     graph = integer_network(seed)
@@ -361,6 +363,7 @@ RECIPES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_a_recipe_of_the_portfolio_is_a_plan_of_the_search_that_costs_the_same(recipe: Recipe) -> None:
     exact_plan(3, recipe)

@@ -12,6 +12,7 @@ from tilewright.joint.launched.proof import path_bound
 from tilewright.schedule.merge import merge_remarks
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("machine", ["v100", "jetson-nano"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_no_path_takes_more_than_what_plans_take_between_ideals(name: str, machine: str) -> None:

@@ -92,6 +92,7 @@ def test_other_machines(variant: Any) -> None:
     assert "Buffer" in str(refused)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("variant", ["published", "paper"])
 @pytest.mark.parametrize(
     ("dims", "stride"),

@@ -196,6 +196,7 @@ def test_odd_extents_are_mapped_and_the_answer_says_how_good_it_is(text: str) ->
     assert answer.cost.cycles >= answer.bound_cycles
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("objective", get_args(Objective))
 @pytest.mark.parametrize("text", ["K=32,P=16,C=8", "K=16,P=8,R=4,C=4", "K=64,C=16,Q=4"])
 def test_a_merged_lattice_proves_nothing_of_the_tiles_that_it_lacks(text: str, objective: Objective) -> None:
@@ -221,6 +222,7 @@ def test_many_tiles_are_searched_as_they_are() -> None:
     assert answer.quality.status is not Status.OPTIMAL
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("max_search_states", [2, 5, 12, 40])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_what_found_no_place_is_in_the_bound(name: str, max_search_states: int) -> None:

@@ -139,6 +139,7 @@ def changed(name: str, value: object) -> Machine:
     return machine.model_copy(update={"levels": levels})
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("limit", "needed", "less", "said"),
     [

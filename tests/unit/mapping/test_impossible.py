@@ -123,6 +123,7 @@ def test_a_given_mapping_that_does_not_fit_says_the_least_capacity() -> None:
         assert advice in str(caught.value)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_takes_odd_layers(name: str) -> None:
     """Extents of one, primes, and more operations than can be counted one by one."""

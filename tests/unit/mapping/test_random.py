@@ -67,6 +67,7 @@ def assert_legal(problem: MappingProblem, found: MappingSolution) -> None:
     assert found.cost == evaluate(problem.problem, problem.machine, found.mapping, problem.cost_options)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mapper", [Random(), QUICK], ids=["random", "hybrid"])
 @pytest.mark.parametrize(
     "problem",
@@ -97,6 +98,7 @@ def test_another_seed_is_another_search() -> None:
     assert hybrids[0].mapping != hybrids[1].mapping
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("objective", ["latency", "energy", "edp"])
 def test_more_random_mappings_are_never_worse(objective: Objective) -> None:
     asked = on_simba(layer("3_14_16_512_1"), objective)
@@ -133,6 +135,7 @@ def all_costs(problem: MappingProblem) -> Iterator[tuple[int, float]]:
             yield cost.cycles, cost.energy_pj
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mapper", [Random(num_valid=600), Hybrid(victory=300)], ids=["random", "hybrid"])
 def test_a_small_space_is_searched_to_its_optimum(mapper: Mapper) -> None:
     problem = convolution({"K": 4, "C": 2, "P": 3, "R": 2})

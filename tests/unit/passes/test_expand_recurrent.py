@@ -219,6 +219,7 @@ def test_without_the_passes_a_layer_runs_on_the_host() -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("length", [-1, STEPS + 1, np.iinfo(np.int32).min, np.iinfo(np.int32).max])
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 def test_lengths_that_no_sequence_can_have_are_refused(op_type: str, length: int) -> None:
@@ -248,6 +249,7 @@ def test_constant_lengths_that_no_sequence_can_have_are_refused_with_the_model()
         describe(one)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 def test_a_sequence_of_no_steps_ends_with_the_state_it_starts_with(op_type: str) -> None:
     made = model(op_type, directions=2, given="ls", direction="bidirectional")

@@ -103,12 +103,14 @@ def test_a_real_signal_from_half_its_spectrum(length: int) -> None:
     check(dft_model(x, length, 1, 20, onesided=1, inverse=1), x, want)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("extent", "length"), [(20, 12), (20, 31), (700, 1024), (1500, 1024)])
 def test_a_signal_is_cut_or_padded_to_the_length(extent: int, length: int) -> None:
     x = signal(2, extent, 2)
     check(dft_model(x, length, 1, 17), x, parts(np.fft.fft(as_complex(x), length, axis=1)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("shape", "axis"), [((6, 5, 7, 2), 0), ((2, 640, 3, 1), 1), ((2, 5, 640, 2), 2)])
 def test_any_axis(shape: tuple[int, ...], axis: int) -> None:
     x = signal(*shape)
@@ -151,6 +153,7 @@ def test_frames_of_a_signal(shape: tuple[int, ...], length: int, step: int, wind
         assert np.abs(got - want).max() <= MAX_ERROR * np.abs(want).max()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [400, 2048])
 def test_frames_are_generated_code(length: int) -> None:
     x = signal(1, 6000)
@@ -174,6 +177,7 @@ def test_a_large_prime_factor_is_left_to_the_host() -> None:
     assert np.abs(run_graph(graph, {"x": x})["y"] - want).max() <= 2e-7 * np.abs(want).max()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("periodic", [0, 1])
 @pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 def test_windows_are_constants_from_float64(op_type: str, periodic: int) -> None:

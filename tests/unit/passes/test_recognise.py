@@ -55,6 +55,7 @@ def test_every_spelling_is_recognised_as_it_stands(
         assert operators(graph) == expected, f"seed {seed}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "make", "expected"), SPELLINGS, ids=[m.__name__ for _, m, _ in SPELLINGS])
 def test_every_spelling_is_recognised_by_all_passes_together(
     name: str, make: Callable[[PatternMaker, Value], Value], expected: list[str]
@@ -164,6 +165,7 @@ def test_attention_whose_probabilities_are_shown_stays() -> None:
     assert [str(r) for r in result.remarks] == ["matmul_1: kept: its scores are read elsewhere too"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("batch", "shift"), [(1, 0), (2, 0), (1, 3), (2, 3)])
 def test_attention_in_windows_has_its_masks(batch: int, shift: int) -> None:
     """Positions have a bias; what a shift brings into one window is kept apart by a mask of the window."""

@@ -277,6 +277,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_definition_gives_what_onnxruntime_computes(case: Case) -> None:
     model = case.model()

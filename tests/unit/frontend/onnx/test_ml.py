@@ -103,6 +103,7 @@ def test_features(name: str) -> None:
     check(node_model(name.partition(" ")[0], inputs, [result], 1, **attributes), *inputs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [3, 40, 300])
 @pytest.mark.parametrize("span", [1, 10**9])
 def test_labels_are_found_among_few_many_and_scattered_keys(count: int, span: int) -> None:
@@ -148,6 +149,7 @@ def test_linear_models(post: str) -> None:
     check(node_model("LinearClassifier", [X], [TEXT, FLOAT], 1, **many, **texts), X)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
 def test_support_vector_machines(kernel: str) -> None:
     kind = {"kernel_type": kernel, "kernel_params": [0.3, 0.5, 3.0]}
@@ -199,6 +201,7 @@ TWO_LEAVES = {
 SPECIAL = np.array([[v] for v in (-np.inf, -1.0, -0.0, 0.0, 1e-45, 0.5, 1.0, np.inf, np.nan)], np.float32)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", ["LEQ", "LT", "GTE", "GT", "EQ", "NEQ"])
 @pytest.mark.parametrize("tracks", [0, 1])
 def test_every_comparison_of_numbers_and_of_what_is_none(mode: str, tracks: int) -> None:
@@ -215,6 +218,7 @@ def test_every_comparison_of_numbers_and_of_what_is_none(mode: str, tracks: int)
     np.testing.assert_array_equal(found, expected[0][[1, 3, 6]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_forests_of_several_targets(aggregate: str, target: str) -> None:
@@ -233,6 +237,7 @@ def test_forests_of_several_targets(aggregate: str, target: str) -> None:
     check(node_model("TreeEnsembleRegressor", [X], [FLOAT], **attributes, **more), X, target=target)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ids", [(0,), (1,), (0, 1), (0, 2)])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_classifiers_of_one_score_of_two_and_of_three(ids: tuple[int, ...], sign: float) -> None:

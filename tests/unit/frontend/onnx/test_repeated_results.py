@@ -68,6 +68,7 @@ def _if() -> tuple[ModelProto, dict[str, Any]]:
     return _model(node, inputs, [_value("a", ROW), _value("b", ROW)]), {"p": np.array(True), "x": X}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize(
     ("made", "expected"),

@@ -35,6 +35,7 @@ def test_what_fits_is_loaded() -> None:
     assert [v.shape for v in graph.outputs] == [(2,), (2, 3)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model", "mentions"),
     [

@@ -60,6 +60,7 @@ def test_a_window_wider_than_its_input_gives_nothing(dilation: int) -> None:
     assert run(model).shape == (1, 1, 0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (4, 3), (5, 3)])
 def test_a_pool_whose_window_lacks_less_than_a_stride_has_one_output(

@@ -109,6 +109,7 @@ def test_an_element_type_that_timeloop_has_no_word_for_is_a_comment(dtype: str, 
     assert f"word-bits: {bits}\n  " in arch.split("storage")[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", load_cases(EXAMPLES), ids=lambda case: case.id)
 def test_timeloops_own_results_survive_the_way_there_and_back(case: Case, tmp_path: Path) -> None:
     machine = load_preset("simba-cosa-repo")
@@ -136,6 +137,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_is_one_that_timeloop_can_have(name: str, tmp_path: Path) -> None:
     machine, problem = load_preset(name), layer("1_8_16_16_1")
