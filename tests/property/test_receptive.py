@@ -4,6 +4,7 @@ many elements wait, against all."""
 from __future__ import annotations
 
 import random
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -86,6 +87,24 @@ def field_of(field: Field, place: tuple[int, ...], shape: tuple[int, ...]) -> np
 
 
 @pytest.mark.sampled(4)
+def test_elements_of_a_long_axis_are_no_matrix_of_all_pairs() -> None:
+    """Samples, heads and positions may be one axis, of which a square takes gigabytes and half a minute."""
+    b = GraphBuilder()
+    x, shape = b.input(8), (30_008,)
+    joined = b.op("Concat", x, b.constant(30_000), shape=shape, axis=0)
+    graph = b.finish(b.op("Relu", joined, shape=shape))
+    tracemalloc.start()
+    try:
+        fields = receptive_fields(graph, x)[graph.outputs[0]]
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    (field,) = fields
+    assert np.array_equal(np.flatnonzero(field.part[0]), range(8))
+    assert np.array_equal(field.sets[0][:8], np.eye(8, dtype=bool))
+    assert most_bytes < 2**26
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_elements_need_all_of_their_fields(seed: int) -> None:
     graph = network(seed)

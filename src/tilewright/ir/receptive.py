@@ -146,15 +146,14 @@ def _through(nest: Nest, read: Access, of: Field, *, in_parts: bool) -> Field | 
         if len(deciding) > 1:
             windows.append(None)
             continue
-        sets = _sets(values.reshape(-1, values.shape[-1]), len(inside)) & inside
-        if in_parts and deciding:
-            sets = _there_in_time(sets)
-        windows.append(_Window(deciding[0] if deciding else None, sets))
+        rows = values.reshape(-1, values.shape[-1])
+        window = _Window.of(rows, inside, deciding[0] if deciding else None)
+        windows.append(window.there_in_time() if in_parts and deciding else window)
     if not all(inside.any() for inside in part):
         return None
     made = _composed(of, windows, part)
     if all(
-        w is not None and w.axis is None and (w.sets == inside).all()
+        w is not None and w.axis is None and (w.union() == inside).all()
         for w, inside in zip(windows, of.part, strict=True)
     ):
         made = replace(_needing_all(of, extents), part=tuple(part))
@@ -178,10 +177,10 @@ def _composed(of: Field, windows: Sequence[_Window | None], part: Sequence[Sets]
             found.append(_in_common(sets, of.part[own]))
         else:
             axes.append(window.axis)
-            found.append(_unions(window.sets, sets))
+            found.append(window.unions(sets))
     deciding = [w.axis for w in windows if w is not None and w.axis is not None]
     reads_all = len(set(deciding)) == len(deciding) and all(
-        w is not None and _union(w.sets if w.axis is None else w.sets[part[w.axis]])[inside].all()
+        w is not None and w.union(None if w.axis is None else part[w.axis])[inside].all()
         for w, inside in zip(windows, of.part, strict=True)
     )
     decided = [axis for axis in axes if axis is not None]
@@ -197,10 +196,47 @@ def _composed(of: Field, windows: Sequence[_Window | None], part: Sequence[Sets]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Window:
-    """Which indices along an axis each iteration of a dim, by its number, reads; None: all the same."""
+    """Which indices along an axis each iteration of a dim, by its number, reads; None: all the same.
+
+    Iteration `rows[i]` reads `places[i]`, rows ascending: a matrix of both would take gigabytes where
+    samples, heads and positions are one axis of tens of thousands.
+    """
 
     axis: int | None
-    sets: Sets
+    shape: tuple[int, int]
+    rows: np.ndarray[Any, Any]
+    places: np.ndarray[Any, Any]
+
+    @classmethod
+    def of(cls, values: np.ndarray[Any, Any], inside: Sets, axis: int | None) -> _Window:
+        """Rows of indices, of which those outside the axis are padding, as far as they are `inside`."""
+        extent = len(inside)
+        is_read = (values >= 0) & (values < extent) & inside[np.clip(values, 0, extent - 1)]
+        return cls(axis, (len(values), extent), np.nonzero(is_read)[0], values[is_read])
+
+    def there_in_time(self) -> _Window:
+        """What of it is there when iterations are begun."""
+        sets = np.zeros(self.shape, bool)
+        sets[self.rows, self.places] = True
+        rows, places = np.nonzero(_there_in_time(sets))
+        return replace(self, rows=rows, places=places)
+
+    def unions(self, sets: Sets) -> Sets:
+        """For each iteration the union of the sets of all that it reads, eight indices at once."""
+        counts = np.bincount(self.rows, minlength=self.shape[0])
+        own = np.flatnonzero(counts)
+        found = np.zeros((self.shape[0], sets.shape[1]), bool)
+        if len(own):
+            packed = np.packbits(sets, axis=1)[self.places]
+            joined = np.bitwise_or.reduceat(packed, (counts.cumsum() - counts)[own], axis=0)
+            found[own] = np.unpackbits(joined, axis=1, count=sets.shape[1])
+        return found
+
+    def union(self, iterations: Sets | None = None) -> Sets:
+        """All that some iterations read, or all of them."""
+        found = np.zeros(self.shape[1], bool)
+        found[self.places if iterations is None else self.places[iterations[self.rows]]] = True
+        return found
 
 
 def _values(nest: Nest, index: Index, extent: int) -> tuple[list[int], np.ndarray[Any, Any]]:
@@ -244,14 +280,6 @@ def _stored(nest: Nest, of: Field) -> Field:
     return Field(tuple(part), tuple(axes), tuple(sets), of.all_of)
 
 
-def _sets(values: np.ndarray[Any, Any], extent: int) -> Sets:
-    """Rows of indices as sets; those outside the axis are padding."""
-    found = np.zeros((len(values), extent), bool)
-    rows, places = np.nonzero((values >= 0) & (values < extent))
-    found[rows, values[rows, places]] = True
-    return found
-
-
 def _there_in_time(sets: Sets) -> Sets:
     """What of their sets is there when elements are begun: of any slice from a to b, of which element i is
     in a tile that waits for (i - a + 1) of b - a parts of what the slice reads, at least."""
@@ -283,18 +311,6 @@ def _factors(found: Sets) -> list[Sets] | None:
 def _in_common(sets: Sets, part: Sets) -> Sets:
     """What all sets of a part hold, as a single set."""
     found: Sets = np.logical_and.reduce(sets[part], axis=0, keepdims=True)
-    return found
-
-
-def _unions(windows: Sets, sets: Sets) -> Sets:
-    """For each window the union of the sets of all places in it, eight indices at once."""
-    counts = windows.sum(1)
-    own = np.flatnonzero(counts)
-    found = np.zeros((len(windows), sets.shape[1]), bool)
-    if len(own):
-        packed = np.packbits(sets, axis=1)[np.nonzero(windows)[1]]
-        joined = np.bitwise_or.reduceat(packed, (counts.cumsum() - counts)[own], axis=0)
-        found[own] = np.unpackbits(joined, axis=1, count=sets.shape[1])
     return found
 
 
