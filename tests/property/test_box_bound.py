@@ -19,7 +19,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.joint.overlapped.kernels import Kernels
-from tilewright.joint.overlapped.moves import Moves
+from tilewright.joint.overlapped.moves import Moves, Ways
 from tilewright.joint.overlapped.plan import RULES, Nest, NestPlan, nests_of
 from tilewright.options import Options
 from tilewright.partition.graphturbo import GraphTurbo
@@ -47,7 +47,7 @@ def setting(graph: Graph, machine_name: str, local_bytes: int = 0) -> tuple[NpuB
     schedule = Planner(graph, target, backend, options, PhaseClock(None, None)).program(GRAPHTURBO).schedule
     splitter = GraphTurbo(alpha=1.25).splitter(judge.problem)
     kernels = Kernels(judge.numbered, splitter, splitter, 1.25, judge.share)
-    moves = Moves(kernels, (), MEMORIES, ("", RESIDENT), random.Random(0))
+    moves = Moves(kernels, (), Ways(MEMORIES, ("", RESIDENT)), random.Random(0))
     return backend, NestPlan(nests_of(judge.numbered, schedule, RULES[0]), GRAPHTURBO.memory), moves
 
 

@@ -26,7 +26,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.joint.overlapped.kernels import Kernels
-from tilewright.joint.overlapped.moves import Beginning, Move, Moves
+from tilewright.joint.overlapped.moves import Beginning, Move, Moves, Ways
 from tilewright.joint.overlapped.plan import RULES, Nest, NestPlan, Rule, arranged, nests_of
 from tilewright.memory.check_scopes import check_scopes
 from tilewright.options import Options
@@ -119,7 +119,7 @@ def test_first_layers_of_the_largest_kernel_are_cut_off_in_slices_that_keep_rows
     kernels = kernels_of(b.finish(x), load_preset("stcp920"))
     layers = tuple(layer for kernel in layer_by_layer(b.graph).kernels for layer in kernel.layers)
     whole = NestPlan((Nest((Kernel(layers, WHOLE),), "depth-first"),), MEMORY)
-    moves = Moves(kernels, (), [MEMORY], [""], random.Random(0))
+    moves = Moves(kernels, (), Ways([MEMORY], [""]), random.Random(0))
     assert moves.headed(whole, further=0.25) is None
     assert moves.resliced(whole, 2.0) is None
 
@@ -143,7 +143,7 @@ def test_a_search_begins_with_the_plans_that_are_there_and_the_ways_to_run() -> 
 
     def moves(executions: Sequence[str]) -> Moves:
         others = [NestPlan((Nest(plan.kernels, rule),), "") for rule in RULES]
-        return Moves(kernels, others, [MEMORY, *late], executions, random.Random(0), late)
+        return Moves(kernels, others, Ways([MEMORY, *late], executions, late), random.Random(0))
 
     def steps(beginning: Sequence[Beginning]) -> list[str]:
         return [move.what for step in beginning if (move := step(plan)) is not None]
@@ -169,7 +169,7 @@ def test_with_several_samples_a_program_is_sliced_first_and_placed_then() -> Non
 
     def moves(executions: Sequence[str]) -> Moves:
         others = [NestPlan((Nest(plan.kernels, rule),), "") for rule in RULES]
-        return Moves(kernels_of(graph), others, [MEMORY, *late], executions, random.Random(0), late)
+        return Moves(kernels_of(graph), others, Ways([MEMORY, *late], executions, late), random.Random(0))
 
     def steps(moves: Moves, best: NestPlan) -> list[str]:
         found = [move.what for step in moves.beginning() if (move := step(best)) is not None]
@@ -193,7 +193,10 @@ def test_with_several_samples_a_program_is_sliced_first_and_placed_then() -> Non
 def test_less_of_the_buffers_is_tried_from_a_limit_on() -> None:
     plan = NestPlan((), "late 2")
     moves = Moves(
-        kernels_of(integer_network(3)), (), [MEMORY], [""], random.Random(0), [f"late {s}" for s in (4, 2, 1)]
+        kernels_of(integer_network(3)),
+        (),
+        Ways([MEMORY], [""], [f"late {s}" for s in (4, 2, 1)]),
+        random.Random(0),
     )
 
     def memory(plan: NestPlan, further: int) -> str | None:
@@ -216,7 +219,7 @@ def test_a_search_begins_with_slices_of_samples_where_there_are_several(
     kernels = kernels_of(b.finish(x), load_preset("stcp920"))
     layers = tuple(layer for kernel in layer_by_layer(b.graph).kernels for layer in kernel.layers)
     whole = NestPlan((Nest((Kernel(layers, WHOLE),), "depth-first"),), MEMORY)
-    moves = Moves(kernels, (), [MEMORY], [""], random.Random(0))
+    moves = Moves(kernels, (), Ways([MEMORY], [""]), random.Random(0))
     moved = [moves.by_samples(whole, number) for number in (8, 4)]
     assert [move and str(move.plan.kernels[0].split) for move in moved] == [None, split]
 
@@ -243,7 +246,9 @@ def test_every_move_holds_each_node_once_and_its_plan_has_an_order(seed: int) ->
     plan = layer_by_layer(graph)
     others = tuple(Kernel((layer,), WHOLE) for k in plan.kernels for layer in k.layers)
     pool = [replace(plan, nests=(Nest(others, "breadth-first"),), num_groups=2)]
-    moves = Moves(kernels, pool, [MEMORY, "largest-size"], ["", "resident_weights=true"], random.Random(seed))
+    moves = Moves(
+        kernels, pool, Ways([MEMORY, "largest-size"], ["", "resident_weights=true"]), random.Random(seed)
+    )
     other = moves.another(plan)
     assert other is not None
     assert other.plan.num_groups == 2, "it brings its groups of cores along"
@@ -282,7 +287,7 @@ def test_kernels_of_the_same_structure_are_changed_together() -> None:
     size = len(layers) // 3
     whole = tuple(Kernel(tuple(layers[i : i + size]), Split(0, 4)) for i in range(0, 3 * size, size))
     plan = NestPlan((Nest(whole, "depth-first"),), MEMORY)
-    moves = Moves(kernels, [], [MEMORY], [""], random.Random(0))
+    moves = Moves(kernels, [], Ways([MEMORY], [""]), random.Random(0))
     sizes = set()
     for _ in range(300):
         move = moves.draw(plan, [1.0] * 3)
@@ -570,7 +575,7 @@ def test_cores_share_odd_extents_in_parts_that_are_nearly_equal() -> None:
     backend = NpuTarget(machine).backend(graph, Options())
     judge = backend.nest_judge
     even = layer_by_layer(graph)
-    rows = Moves(kernels_of(graph), (), [], [], random.Random(0)).shared(even, (2,))
+    rows = Moves(kernels_of(graph), (), Ways([], []), random.Random(0)).shared(even, (2,))
     costs = []
     for plan in (even, rows):
         schedule, placed, _ = judge.schedule(plan)

@@ -45,6 +45,17 @@ class Move:
     plan: NestPlan
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Ways to place the values of a plan and to run it: planners of memory, and executions, of which moves
+    choose, the plan's own first; `late` are planners that use places again late, in all of the cores' buffers
+    and in less and less of them."""
+
+    memories: Sequence[str]
+    executions: Sequence[str]
+    late: Sequence[str] = ()
+
+
 Beginning = Callable[[NestPlan], "Move | None"]
 """A first step of a search: a change of the best plan so far; None where it is impossible."""
 
@@ -53,21 +64,17 @@ class Moves:
     """Random changes of plans of one graph, drawn from a generator: equal seeds give equal moves.
 
     `others` are other plans, whose kernels, order and groups of cores count, made when they are asked for,
-    `pool` those that were; `memories` and `executions` what else may place values and run it, `late`
-    what uses places again late, in all of the cores' buffers and in less and less of them.
+    `pool` those that were; `ways` how values may be placed and the plan be run.
     """
 
     def __init__(
         self,
         kernels: Kernels,
         others: Iterable[NestPlan],
-        memories: Sequence[str],
-        executions: Sequence[str],
+        ways: Ways,
         generator: random.Random,
-        late: Sequence[str] = (),
     ) -> None:
-        self.kernels, self.random = kernels, generator
-        self.memories, self.executions, self.late = memories, executions, late
+        self.kernels, self.ways, self.random = kernels, ways, generator
         self.others, self.pool = iter(others), dict[NestPlan, dict[int, Kernel]]()
         nodes, numbers = kernels.numbered.nodes, kernels.numbered.numbers
         self._sources = [
@@ -119,11 +126,11 @@ class Moves:
         def placed(memory: str) -> Beginning:
             return lambda best: Move(f"values placed by {memory}", replace(best, memory=memory))
 
-        found = [run(execution) for execution in self.executions]
+        found = [run(execution) for execution in self.ways.executions]
         found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
-        found += [run(execution) for execution in self.executions]
-        places = [placed(memory) for memory in (*self.memories[:1], *self.late[:1])]
+        found += [run(execution) for execution in self.ways.executions]
+        places = [placed(memory) for memory in (*self.ways.memories[:1], *self.ways.late[:1])]
         groups: list[Beginning] = [_in_one_group] * self._is_program
         heads: list[Beginning] = [functools.partial(self.headed, share=1 / 2)]
         heads += [functools.partial(self.headed, further=further) for further in (1 / 4, -1 / 4)]
@@ -131,7 +138,7 @@ class Moves:
         heads += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
         if not self._is_program:
             return [*found, *places, *map(self._by_samples, (8, 4, 16)), *heads]
-        limits = [placed(memory) for memory in (*self.late[1:2], *self.late[-1:])]
+        limits = [placed(memory) for memory in (*self.ways.late[1:2], *self.ways.late[-1:])]
         limits += [functools.partial(self.limited, further=further) for further in (1, -1)]
         if self.kernels.num_samples == 1:
             return [*found, *places, *groups, *heads, *limits]
@@ -143,21 +150,21 @@ class Moves:
         """The steps of an opening when a search begins: of one program other plans that are there at once
         come behind the ways to run, as values that pass main memory hide what kernels differ in; of several
         samples before them, as slices of fewer samples gain more than how they run."""
-        first, opening = len(self.executions) * (self.kernels.num_samples == 1), self.opening()
+        first, opening = len(self.ways.executions) * (self.kernels.num_samples == 1), self.opening()
         others: list[Beginning] = [self.another] * (_NUM_OTHERS * self._is_program)
         return [*opening[:first], *others, *opening[first:]]
 
     @property
     def _is_program(self) -> bool:
         """Whether one program runs all, which has more than one way to do so."""
-        return len(self.executions) > 1
+        return len(self.ways.executions) > 1
 
     def limited(self, plan: NestPlan, further: int) -> Move | None:
         """Where places are used again late in a part of the buffers, so many steps less of them, or more."""
-        at = self.late.index(plan.memory) + further if plan.memory in self.late[1:] else 0
-        if not 0 < at < len(self.late):
+        at = self.ways.late.index(plan.memory) + further if plan.memory in self.ways.late[1:] else 0
+        if not 0 < at < len(self.ways.late):
             return None
-        return Move(f"values placed by {self.late[at]}", replace(plan, memory=self.late[at]))
+        return Move(f"values placed by {self.ways.late[at]}", replace(plan, memory=self.ways.late[at]))
 
     def _by_samples(self, number: int) -> Beginning:
         return functools.partial(self.by_samples, number=number)
@@ -245,13 +252,13 @@ class Moves:
             what = f"{number or 'no'} groups of cores"
             return Move(what, replace(plan, num_groups=number, homes=()))
         if kind == "memory":
-            memory = self.random.choice(self.memories)
+            memory = self.random.choice(self.ways.memories)
             return Move(f"values placed by {memory}", replace(plan, memory=memory))
         if kind == "sharing":
             kernel = self.random.choice(plan.kernels)
             axes = self.random.choice(((), *self.kernels.shares(kernel)))
             return Move(f"all {_shared_along(axes)}", self.shared(plan, axes))
-        execution = self.random.choice(self.executions)
+        execution = self.random.choice(self.ways.executions)
         return Move(f"run with {execution or 'nothing resident'}", replace(plan, execution=execution))
 
     def shared(self, plan: NestPlan, axes: Sequence[int]) -> NestPlan:

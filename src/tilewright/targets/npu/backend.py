@@ -233,10 +233,7 @@ class NpuBackend(Backend):
         """A search over kernels, slices, orders and places; none on a graph that merging made."""
         if best.graph is not self.graph:
             return Improved(best)
-        executions = self._variants.executions(best.recipe.execution)
-        memories = self._variants.memories(best.recipe.memory)
-        late = self._variants.late_memories(best.recipe.memory)
-        judge = self.nest_judge
+        judge, ways = self.nest_judge, self._variants.ways(best.recipe)
 
         def check(program: Program) -> SimulatedPlan:
             return self.plan(program.schedule, program.recipe)
@@ -247,19 +244,7 @@ class NpuBackend(Backend):
         if is_bounded and budget.deadline_s is not None:
             most_s = _SHARE_OF_BOUND * budget.deadline_s
             budget = replace(budget, deadline_s=budget.deadline_s - most_s)
-        found = improved(
-            judge,
-            best,
-            seeds,
-            make,
-            check,
-            self._more_to_check_s,
-            budget,
-            memories,
-            late,
-            executions,
-            progress,
-        )
+        found = improved(judge, best, seeds, make, check, self._more_to_check_s, budget, ways, progress)
         if most_s is not None and whole.left_s is not None:  # the check of what was found may take long
             most_s = min(most_s, whole.left_s)
         if not is_bounded or (most_s is not None and most_s < _LEAST_OF_BOUND_S):

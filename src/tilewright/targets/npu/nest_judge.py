@@ -15,7 +15,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Numbered
 from tilewright.joint.overlapped.kernels import Kernels
-from tilewright.joint.overlapped.moves import Moves
+from tilewright.joint.overlapped.moves import Moves, Ways
 from tilewright.joint.overlapped.plan import (
     NAME,
     RULES,
@@ -203,9 +203,7 @@ def improved(
     check: Callable[[Program], object],
     more_to_check_s: Callable[[int], float],
     budget: Budget,
-    memories: Sequence[str],
-    late: Sequence[str],
-    executions: Sequence[str],
+    ways: Ways,
     progress: Progress | None = None,
 ) -> Improved:
     """The best plan found from one on, never worse than it; `seeds` are other schedules or partitions
@@ -247,7 +245,7 @@ def improved(
         widest.recompute_limit,
         judge.share,
     )
-    moves = Moves(kernels, others, memories, executions, judge.generator, late)
+    moves = Moves(kernels, others, ways, judge.generator)
     leave_time_to_check(judged)
     left_s = meter.left_s
     # A program is made in no more than the time in which the start was judged.

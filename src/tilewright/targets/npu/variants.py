@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.machine import Machine
+from tilewright.joint.overlapped.moves import Ways
 from tilewright.planning import Spec
 from tilewright.planning.portfolio import Recipe
 from tilewright.targets.npu.recipes import GRAPHTURBO, IN_GROUPS, MEMORY, RESIDENT, smaller_capacities
@@ -84,7 +85,12 @@ class Variants:
             if other != recipe:
                 yield other
 
-    def executions(self, own: str) -> list[str]:
+    def ways(self, recipe: Recipe) -> Ways:
+        """Ways to place values and to run a program, those of a recipe first."""
+        memory, executions = recipe.memory, self._executions(recipe.execution)
+        return Ways(self._memories(memory), executions, self._late_memories(memory))
+
+    def _executions(self, own: str) -> list[str]:
         """A way to run a program, and the others: weights that stay on the chip or not; mappings by a rule
         stay so."""
         if self._is_launched:
@@ -92,7 +98,7 @@ class Variants:
         plain = BY_RULE if own.startswith(BY_RULE) else ""
         return list(dict.fromkeys((own, plain, f"{plain}, {RESIDENT}" if plain else RESIDENT)))
 
-    def memories(self, memory: str) -> list[str]:
+    def _memories(self, memory: str) -> list[str]:
         """A planner of memory and others like it: the other rule of what leaves a full buffer, less of the
         buffers for values."""
         if not memory.startswith(tuple(_SPILLING)):
@@ -103,7 +109,7 @@ class Variants:
         texts = [text for spec in specs for text in (str(spec), _late(spec))]
         return list(dict.fromkeys((memory, *map(MEMORY_PLANNERS.canonical, texts))))
 
-    def late_memories(self, memory: str) -> list[str]:
+    def _late_memories(self, memory: str) -> list[str]:
         """The same planner of memory with places that are used again late, in all of the cores' buffers, then
         in less and less of them."""
         if not memory.startswith(tuple(_SPILLING)):
