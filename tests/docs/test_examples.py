@@ -9,6 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("[0-9]*.py"))
 
@@ -21,31 +23,19 @@ def promised(path: Path) -> str:
     return textwrap.dedent(found).strip() + "\n"
 
 
-# One process runs all, as most of an example's time is imports; a mark and a path precede what each prints.
-MARK = "\x1e"
-ALL = f"""
-import runpy, sys
-for path in sys.argv[1:]:
-    print({MARK!r} + path, flush=True)
-    runpy.run_path(path, run_name="__main__")
-"""
-
-
-def test_every_example_prints_what_it_says(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", ALL, *map(str, EXAMPLES)]
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_prints_what_it_says(path: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(path)]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
-    _, *printed = run.stdout.split(MARK)
-    assert len(printed) == len(EXAMPLES)
-    for path, text in zip(EXAMPLES, printed, strict=True):
-        name, *lines = (line for line in text.splitlines() if not line.startswith("note: "))
-        assert name == str(path)
-        wanted = promised(path).splitlines()
-        assert len(lines) == len(wanted), text
-        for line, want in zip(lines, wanted, strict=True):
-            pattern = r".+".join(re.escape(part) for part in want.split("..."))
-            assert re.fullmatch(pattern, line), f"{path.stem}: {line!r} is not {want!r}"
+    lines = [line for line in run.stdout.splitlines() if not line.startswith("note: ")]
+    wanted = promised(path).splitlines()
+    assert len(lines) == len(wanted), run.stdout
+    for line, want in zip(lines, wanted, strict=True):
+        pattern = r".+".join(re.escape(part) for part in want.split("..."))
+        assert re.fullmatch(pattern, line), f"{line!r} is not {want!r}"
 
 
 def test_examples_are_numbered_without_gaps() -> None:
