@@ -59,6 +59,13 @@ def residual(channels: int = 3, side: int = 6) -> Graph:
     return build.finish(build.op("Relu", build.op("Add", conv(build, y, channels, 1), x)))
 
 
+def expanded(channels: int, side: int) -> Graph:
+    """The first half of such a block: a product of channels, and a window of each channel."""
+    build = GraphBuilder()
+    y = build.op("Relu", conv(build, build.input(1, channels, side, side), 3 * channels, 1))
+    return build.finish(build.op("Relu", conv(build, y, 3 * channels, 3, 3 * channels)))
+
+
 def windows() -> Graph:
     """Two windows one behind the other, the second of which strides, over two images."""
     build = GraphBuilder()
@@ -221,7 +228,7 @@ def test_units_that_overlap_tiles_take_less_than_layers_one_after_another() -> N
 
 
 def test_a_search_of_tilings_alone_keeps_the_kernels_and_computes_the_values() -> None:
-    graph = residual(16, 28)
+    graph = expanded(16, 56)
     options = Options(target=TargetRef("a310"), partition="pcgc", plan="joint", only=("tilings",))
     planned = plan_optimised(graph, options)
     (split,) = planned.program.schedule.splits
