@@ -335,6 +335,7 @@ def test_the_page_lists_every_form() -> None:
     assert not {name for name in operators if f"`{name}`" not in text}
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("what", FORMS)
 def test_a_form_is_computed_as_the_page_says(what: str) -> None:
     net = Net()

@@ -32,6 +32,7 @@ def resnet50() -> InstanceGraph:
     return instance_graph(found)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("find", "policy", "buffers", "spilled_mebibytes"),
     [

@@ -19,6 +19,8 @@ from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.presets import load_preset
 from tilewright.mapping.cases import load_cases
 
+pytestmark = pytest.mark.sampled(24)
+
 EXAMPLES = Path(__file__).parents[1] / "data" / "mapping" / "timeloop_examples.json"
 
 

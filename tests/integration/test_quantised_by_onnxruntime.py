@@ -22,6 +22,8 @@ from onnxruntime.quantization import (
 
 import tilewright as tw
 
+pytestmark = pytest.mark.sampled(3)
+
 Array = np.ndarray[Any, Any]
 
 

@@ -36,6 +36,8 @@ from tilewright.mapping.exact.space import Space
 from tilewright.mapping.paper import Paper
 from tilewright.planning import Budget
 
+pytestmark = pytest.mark.sampled(4)
+
 _MACHINE = """
 name: tiny
 levels:

@@ -35,6 +35,8 @@ from tilewright.schedule.instance_orders import BreadthFirst, DepthFirst, ExactO
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
 from tilewright.schedule.orders import Demand, breadth_first, depth_first, level_order, min_delta
 
+pytestmark = pytest.mark.sampled(40)
+
 Array = np.ndarray[Any, Any]
 SEEDS = range(24)
 

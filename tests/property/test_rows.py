@@ -48,6 +48,8 @@ from tilewright.schedule.orders import breadth_first, depth_first, min_delta
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import simulated
 
+pytestmark = pytest.mark.sampled(20)
+
 SEEDS = range(20)
 
 

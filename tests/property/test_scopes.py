@@ -31,6 +31,8 @@ from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
 from tilewright.schedule.orders import depth_first
 
+pytestmark = pytest.mark.sampled(16)
+
 Array = np.ndarray[Any, Any]
 SEEDS = range(24)
 POLICIES: Mapping[str, Policy] = {"longest-liveness": longest_liveness, "largest-size": largest_size}

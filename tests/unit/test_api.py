@@ -172,6 +172,7 @@ EDGES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("edge", EDGES)
 def test_models_at_the_edge_run_are_saved_and_opened(edge: str, tmp_path: Path) -> None:
     from onnx import helper, numpy_helper

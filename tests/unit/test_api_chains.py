@@ -34,6 +34,7 @@ def two_products() -> onnx.ModelProto:
     return model(nodes, inputs, [helper.make_tensor_value_info("out", F32, [12, 8])], weights)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("objective", ["traffic", "energy"])
 def test_a_model_adds_up_from_its_chains_and_all_other_operators(
     objective: Literal["traffic", "energy"],

@@ -19,6 +19,8 @@ from tilewright.api.simulation import SimulationRequest
 from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
 
+pytestmark = pytest.mark.sampled(8)
+
 
 def test_a_result_says_what_the_command_line_prints(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"

@@ -104,6 +104,7 @@ def test_remarks_of_passes_are_told() -> None:
     assert origins(text, text, report)["act"].note == "tidy: kept: it is the only one"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("resnet18", {"image": 32}), ("bert_tiny", {"sequence": 16}), ("yolov5s", {"image": 64})],

@@ -23,6 +23,8 @@ from tilewright.compiled import CompiledModel
 from tilewright.errors import BudgetExceeded, ModelClosed, UsageError
 from tilewright.first_answer import QuickCompiledModel
 
+pytestmark = pytest.mark.sampled(7)
+
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((8, 8)).astype(np.float32)
 

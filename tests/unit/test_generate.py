@@ -21,6 +21,8 @@ from tilewright.compiled_facts import TensorInfo
 from tilewright.generation import DecoderSignature, Sampling, Sequences
 from tilewright.ir.dtype import DType
 
+pytestmark = pytest.mark.sampled(9)
+
 Array = np.ndarray[Any, Any]
 PROMPT = [3, 17, 42, 8, 25]
 
@@ -154,6 +156,7 @@ def test_prompts_of_unequal_lengths_do_not_see_each_other() -> None:
         decoder(has_mask=False).generate(prompts)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", [{}, {"as_torch": True}, {"has_mask": False}], ids=",".join)
 def test_nothing_is_compiled_for_lengths_that_one_code_serves(form: dict[str, bool]) -> None:
     decoder(**form).generate(PROMPT, max_new_tokens=6)

@@ -26,6 +26,7 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_plans, "_NUM_ROUNDS", 2)
 
 
+@pytest.mark.sampled(5)
 @needs_vectors
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_kernel_of_a_plan_gives_what_its_loops_say(path: Path) -> None:

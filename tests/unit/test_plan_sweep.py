@@ -23,6 +23,8 @@ from tilewright.mapping.sweep.workers import Processes
 from tilewright.options import Options
 from tilewright.report.plan_sweep import PlanSweep, SweptMachine, SweptPlan, plan_sweep_page
 
+pytestmark = pytest.mark.sampled(9)
+
 AXES = ("target=a310,jetson-nano",)
 MOST_SENT = 1 << 16
 PLANNERS: dict[str, Any] = {"partition": "layerwise", "schedule": "sequential"}

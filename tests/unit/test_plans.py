@@ -22,6 +22,8 @@ from tilewright.progress import NOTICE
 from tilewright.schedule import SCHEDULERS
 from tilewright.target_ref import TargetRef
 
+pytestmark = pytest.mark.sampled(7)
+
 
 def plans(*names: str, **settings: Any) -> PlanComparison:
     return tw.plan(small_net(), *names, **settings)
@@ -33,6 +35,7 @@ def by_names(result: PlanComparison) -> dict[tuple[str, ...], PlannedCombination
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["cpu", "stcp920"])
 def test_a_row_is_what_the_compiler_plans(target: str) -> None:
     result = plans(

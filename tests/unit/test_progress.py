@@ -41,6 +41,7 @@ def test_every_step_asks_the_clock_about_as_often_as_there_are_nodes(monkeypatch
         assert asked[phase] >= LENGTH / 2, phase
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_step_ends_when_the_time_is_over(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still until half of the step's questions are asked."""

@@ -18,7 +18,7 @@ from tilewright.quantization.ranges import Ranges
 
 Array = np.ndarray[Any, Any]
 
-pytestmark = pytest.mark.usefixtures("known_limits")
+pytestmark = [pytest.mark.usefixtures("known_limits"), pytest.mark.sampled(9)]
 
 
 def network(*, opset: int = 17) -> onnx.ModelProto:

@@ -193,6 +193,7 @@ def open_product(tmp_path: Path, *, is_external: bool) -> tuple[Path, Path, np.n
     return path, data if is_external else path, weights
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_external", [False, True])
 def test_weights_of_open_shapes_stay_in_their_file(tmp_path: Path, is_external: bool) -> None:
     path, file, weights = open_product(tmp_path, is_external=is_external)

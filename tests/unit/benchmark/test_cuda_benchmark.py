@@ -17,7 +17,7 @@ from tilewright.targets.cuda.device import GraphNode, Join, KernelCode
 from tilewright.targets.cuda.emulated.device import EmulatedDevice
 from tilewright.zoo.builder import Builder
 
-pytestmark = needs_fibers
+pytestmark = [needs_fibers, pytest.mark.sampled(2)]
 FORMS = tuple(cuda.forms())
 
 

@@ -22,6 +22,8 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.targets.cpu.kernel import Kernel
 
+pytestmark = pytest.mark.sampled(5)
+
 LIMITS = MachineLimits(1, 100e9, 1600e9, 10e9, 100e9, 200e9, 1000, 50e9)
 
 

@@ -14,6 +14,8 @@ from tests.support.models import small_net
 
 from tilewright import zoo
 
+pytestmark = pytest.mark.sampled(4)
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -17,6 +17,8 @@ from tilewright.benchmark import BenchPlan, Entrant, Verdict, compare_engines
 from tilewright.benchmark import session as session_module
 from tilewright.errors import UsageError
 
+pytestmark = pytest.mark.sampled(10)
+
 QUICK = BenchPlan(num_threads=1, duration_s=0.05, warmup_s=0.0)
 
 

@@ -26,6 +26,7 @@ from tilewright.hardware.machine_file import parse_machine
 from tilewright.loops.problem import Operand, Problem, convolution
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("step", "move"), list(product(range(1, 7), repeat=2)))
 def test_two_indices_touch_what_they_visit(step: int, move: int) -> None:
     for p, r in product(range(1, 9), repeat=2):

@@ -39,6 +39,8 @@ from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.paper import Paper
 from tilewright.planning import Budget, Infeasible, Status
 
+pytestmark = pytest.mark.sampled(24)
+
 # Three levels, each with its own mind: words and clusters that differ, an operand that passes a level by.
 SMALL = """
 name: small

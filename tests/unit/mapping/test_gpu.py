@@ -26,6 +26,8 @@ from tilewright.mapping.paper import Paper
 from tilewright.mapping.random import Random
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 
+pytestmark = pytest.mark.sampled(24)
+
 GPU = """
 name: tiny
 clock_hz: 1 GHz

@@ -26,6 +26,7 @@ def rules(planned: SimulatedPlan, plan: ScopePlan) -> set[str]:
     return {violation.rule for violation in check_scopes(plan, planned.bindings)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_reads_the_buffers_that_its_edges_and_its_chain_name(name: str) -> None:
     planned = planned_by(name)[0]

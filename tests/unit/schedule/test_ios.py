@@ -77,6 +77,7 @@ def a_star(
     return AStar(block, beam(block, 1, stop), stop).run(), block.costs
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("network", "label", "r", "s", "expected"),
     [
@@ -220,6 +221,7 @@ def test_pruned_transitions_hold_every_better_path() -> None:
     assert listed.shortest() == (math.inf, [])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["lazy", "a-star"])
 def test_an_interrupted_search_has_a_schedule_and_a_bound(kind: SearchKind) -> None:
     graph = graph_of("ios_nasnet_a", "first1")
@@ -444,6 +446,7 @@ def test_stages_with_one_signature_have_one_cost(target: str) -> None:
         assert all(len(known) == 1 for known in by_structure.values())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_scheduler_is_optimal_by_a_model_that_proves_bounds(seed: int) -> None:
     problem = problem_of(seed, 3)

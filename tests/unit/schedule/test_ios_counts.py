@@ -44,6 +44,7 @@ def test_table_1_of_the_paper(network: str, expected: Counts) -> None:
     assert counts_of(network, "single-source") == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("network", "num_transitions", "num_schedules"),
     [

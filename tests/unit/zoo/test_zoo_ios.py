@@ -44,6 +44,7 @@ def test_units_are_as_many_as_the_paper_counts(named_model: tuple[str, onnx.Mode
     assert {_unit_of(node) for node in _work(model)} == expected
 
 
+@pytest.mark.sampled(2)
 def test_units_do_the_work_and_have_the_shapes_of_the_data(named_model: tuple[str, onnx.ModelProto]) -> None:
     name, model = named_model
     network = load_blocks(name)

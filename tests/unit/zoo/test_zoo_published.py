@@ -52,6 +52,7 @@ def test_classifier_has_torchvisions_size(name: str) -> None:
 
 # Devlin et al. round to 110 M for base and 340 M for large; the released encoders have 109.5 M and 335.1 M.
 # Tiny: 4.4 M in Turc et al.; MiniLM: 22.7 M on the card of all-MiniLM-L6-v2. The formula gives exact numbers.
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "layers", "hidden", "published_millions"),
     [
@@ -75,6 +76,7 @@ def test_bert_has_the_published_size(name: str, layers: int, hidden: int, publis
 # YOLOv4: 64.36 M parameters in Tianxiaomo's port to PyTorch; 60.1 BFLOPs (two per multiply-accumulate) at 416
 # pixels and 6.9 for tiny in the README of AlexeyAB/darknet. YOLOv5: the summary by ultralytics/yolov5
 # release 6 before fusing, with activations counted. YOLOX: the table of Megvii-BaseDetection/YOLOX.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "parameters_millions", "gflop"),
     [

@@ -44,6 +44,8 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.template import Context
 from tilewright.testing.kernel_runner import KernelRunner
 
+pytestmark = pytest.mark.sampled(10)
+
 F32 = DType.FLOAT32
 
 

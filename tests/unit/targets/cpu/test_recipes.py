@@ -23,6 +23,8 @@ from tilewright.targets.cpu.costs.model import CpuCosts
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.target import CpuBackend, CpuTarget
 
+pytestmark = pytest.mark.sampled(5)
+
 
 def _planner(model: onnx.ModelProto) -> Planner:
     options = Options(no_cache=True, threads=2)

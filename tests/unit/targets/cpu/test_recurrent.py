@@ -26,6 +26,8 @@ from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.recurrent import lower_steps
 from tilewright.testing.kernel_runner import KernelRunner
 
+pytestmark = pytest.mark.sampled(2)
+
 Array = np.ndarray[Any, Any]
 HOST_ISAS = [name for name in ("avx512", "avx2", "neon") if isa_by_name(name).runs_on_host]
 

@@ -17,6 +17,8 @@ from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.costs import GpuCosts
 from tilewright.targets.cuda.products.tiles import MAX_SHARED_BYTES
 
+pytestmark = pytest.mark.sampled(5)
+
 CASES = {
     "heads that share keys": {
         "heads": 4,

@@ -29,7 +29,7 @@ from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
 from tilewright.targets.cuda.rates import rates_of
 from tilewright.targets.llvm.layout import Declined
 
-pytestmark = needs_fibers
+pytestmark = [needs_fibers, pytest.mark.sampled(8)]
 TYPES = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE}
 # Of the largest output: float32 rounds to 6e-8, tf32 to 5e-4, bfloat16 to 4e-3, float16 to 5e-4.
 BOUNDS = {"f2": 1e-3, "f4": 1e-6, "f8": 1e-14}

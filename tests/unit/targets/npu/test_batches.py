@@ -26,6 +26,8 @@ from tilewright.passes import run_passes
 from tilewright.planning import Budget
 from tilewright.targets.npu.batches import candidates, samples_of_instances
 
+pytestmark = pytest.mark.sampled(6)
+
 
 def test_buckets_are_powers_of_two_that_sum_to_the_samples() -> None:
     for most in (1, 2, 4, 16, 64):

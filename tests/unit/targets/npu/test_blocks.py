@@ -30,6 +30,8 @@ from tilewright.targets.npu.costs import NpuCosts, _alone
 from tilewright.targets.npu.target import NpuTarget
 from tilewright.targets.npu.work import UnitWork
 
+pytestmark = pytest.mark.sampled(5)
+
 V100 = load_preset("v100")
 JOIN_NS = V100.overheads.join_ns
 WITHOUT_JOINS = V100.model_copy(update={"overheads": V100.overheads.model_copy(update={"join_ns": 0.0})})

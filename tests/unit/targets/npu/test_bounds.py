@@ -28,6 +28,8 @@ from tilewright.targets.npu.simulated_step import SimulatedStep, Weight
 from tilewright.targets.npu.tiles import Passage, Tiling
 from tilewright.targets.npu.work import UnitWork
 
+pytestmark = pytest.mark.sampled(6)
+
 MACHINE = load_preset("stcp920")
 
 

@@ -41,6 +41,8 @@ from tilewright.targets.npu.plan import SimulatedPlan, simulated
 from tilewright.targets.npu.tilings import RECOMPUTED, JointTilings
 from tilewright.targets.npu.work import Works
 
+pytestmark = pytest.mark.sampled(5)
+
 
 def conv(build: GraphBuilder, x: Value, channels: int, window: int, group: int = 1, stride: int = 1) -> Value:
     weights = build.constant(channels, x.shape[1] // group, window, window)
