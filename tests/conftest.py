@@ -82,11 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     families: dict[tuple[str, int], list[pytest.Item]] = {}
     functions: dict[Callable[..., object], pytest.Item] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
+        is_slow = item.get_closest_marker("slow") is not None
+        if isinstance(item, pytest.Function) and not is_slow:
             functions[item.obj] = item
         for node, marker in item.iter_markers_with_node("sampled"):
-            family = node.nodeid if isinstance(node, pytest.Module) else item.nodeid.partition("[")[0]
-            families.setdefault((family, marker.args[0]), []).append(item)
+            of_file = isinstance(node, pytest.Module)
+            family = node.nodeid if of_file else item.nodeid.partition("[")[0]
+            if not (of_file and is_slow):
+                families.setdefault((family, marker.args[0]), []).append(item)
             break
     for function, item in functions.items():
         if not is_named(item, item.nodeid):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.sampling import drawn, with_examples
 
+ROOT = Path(__file__).parents[2]
 CASES = [f"tests/test_one.py::test_it[{number}]" for number in range(200)]
 DAYS = [f"2026-11-{day:02}" for day in range(1, 31)]
 
@@ -57,3 +62,38 @@ def test_a_share_of_examples_is_run_where_they_are_random(
     with_examples(every, share)
     every()
     assert len(found) == count
+
+
+FILE = """
+import pytest
+
+pytestmark = pytest.mark.sampled(2)
+
+@pytest.mark.parametrize("number", range(8))
+def test_one(number): pass
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("number", range(8))
+def test_of_its_own(number): pass
+
+@pytest.mark.slow
+def test_slow(): pass
+"""
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("named", "num_of_file", "num_of_its_own"),
+    [("", 2, 3), ("test_it.py", 8, 3), ("test_it.py::test_one", 8, 0), ("test_it.py::test_of_its_own", 0, 8)],
+)
+def test_a_file_runs_as_many_of_its_tests_as_it_says_unless_it_is_named(
+    named: str, num_of_file: int, num_of_its_own: int, tmp_path: Path
+) -> None:
+    (tmp_path / "test_it.py").write_text(FILE)
+    options = ["-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, "--collect-only", str(tmp_path / named)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = [line for line in done.stdout.splitlines() if "::" in line]
+    assert sum("::test_one[" in line for line in found) == num_of_file, done.stdout
+    assert sum("::test_of_its_own[" in line for line in found) == num_of_its_own
+    assert len(found) == num_of_file + num_of_its_own
