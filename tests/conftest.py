@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.support.other_processor import run_as
 from tests.support.processor_features import PROCESSORS
-from tests.support.sampling import EXAMPLES_SHARE, drawn, with_examples
+from tests.support.sampling import EXAMPLES_SHARE, RARE_SHARE, drawn, with_examples
 
 if sys.dont_write_bytecode:
     # Asserts of test modules are rewritten, which takes 16 s of processor in each worker: kept all the same.
@@ -65,8 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test marked `sampled(n)` n cases, drawn by the seed, are in the default run; the others are slow.
-    Of a file that is marked so n tests are, beside those that are marked themselves. Of examples that are
-    random the default run has a share.
+    Of a file that is marked so n tests are, beside those that are marked themselves. Of cases where n is 0,
+    and of examples that are random, the default run has a share.
 
     All cases and examples of a test that the command line names are in it, and all tests of a file.
     """
@@ -96,7 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             with_examples(function, max(share, EXAMPLES_SHARE))
     for (family, count), alike in families.items():
         if not is_named(alike[0], family):
-            kept = drawn((i.nodeid for i in alike), count, config.option.sample_seed, share)
+            asked = share if count else max(share, RARE_SHARE)
+            kept = drawn((i.nodeid for i in alike), count, config.option.sample_seed, asked)
             for item in alike:
                 if item.nodeid not in kept and not is_named(item, item.nodeid):
                     item.add_marker(pytest.mark.slow)

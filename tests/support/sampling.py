@@ -10,6 +10,8 @@ from hypothesis import settings
 
 EXAMPLES_SHARE = 0.25
 """Of the random examples of a test, by default."""
+RARE_SHARE = 0.05
+"""Of the cases of tests that ask for none, by default."""
 _FEWEST_EXAMPLES = 5
 _SETTINGS = "_hypothesis_internal_use_settings"
 """The attribute by which hypothesis's own plugin for pytest changes what a test asks for, too."""
