@@ -160,7 +160,7 @@ def test_a_search_begins_with_the_plans_that_are_there_and_the_ways_to_run() -> 
     assert steps(launched.opening()) == steps(launched.beginning())
 
 
-def test_with_several_samples_a_program_is_sliced_first_and_placed_then() -> None:
+def test_with_several_samples_places_of_wholes_are_none_of_slices() -> None:
     """Where values lie best depends on the slices, and how a program runs gains less than these."""
     b = GraphBuilder()
     graph = b.finish(b.op("Relu", b.input(16, 8)))
@@ -177,17 +177,18 @@ def test_with_several_samples_a_program_is_sliced_first_and_placed_then() -> Non
 
     program = moves(["", "kept"])
     others = [f"kernels of plan {number}" for number in range(4)]
-    last = [f"values placed by {memory}" for memory in (MEMORY, late[0], late[1], late[-1])]
-    last.append("1 groups of cores")
+    placed = [f"values placed by {memory}" for memory in (MEMORY, late[0])]
+    last = [*placed, *(f"values placed by {memory}" for memory in (late[1], late[-1])), "1 groups of cores"]
     assert program.beginning()[0] == program.another, "before it is run otherwise"
-    assert steps(program, plan) == [*others, "largest: axis 0 by 4", *last]
-    few = program.by_samples(plan, 4)
+    assert steps(program, plan) == [*others, *placed, "largest: axis 0 by 4", *last]
+    few = program.by_samples(replace(plan, memory=late[0]), 4, memory=MEMORY)
     assert few is not None
+    assert few.plan.memory == MEMORY
     further = ["largest: axis 0 by 4", "largest: axis 0 by 8", "largest: axis 0 by 16"]
-    assert steps(program, few.plan) == [*further, *last], "where few slices gain, more may"
+    assert steps(program, few.plan) == [*placed, *further, *last], "where few slices gain, more may"
     launched = moves([""])
     further = ["largest: axis 0 by 8", "largest: axis 0 by 4", "largest: axis 0 by 16"]
-    assert steps(launched, plan) == [*last[:2], *further]
+    assert steps(launched, plan) == [*placed, *further]
 
 
 def test_less_of_the_buffers_is_tried_from_a_limit_on() -> None:

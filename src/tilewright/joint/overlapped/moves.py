@@ -114,9 +114,10 @@ class Moves:
         slices, an eighth more or less; last, of one program, most of the buffers for values, least of them,
         and where one of these is better a little less or more.
 
-        Of one program with several samples, of which slices gain most, these come before places, as where
-        values lie best depends on how large they are, few of them first; then less of the buffers at once.
-        Groups and slices that keep rows, of which there are many, come last.
+        Of one program with several samples slices of these gain most, few of them first. They come in the
+        places that are first of all, whatever is best of wholes, as where values lie best depends on how
+        large they are, and places behind them again, with less of the buffers at once. Groups and slices
+        that keep rows, of which there are many, come last.
         """
 
         def run(execution: str) -> Beginning:
@@ -131,20 +132,23 @@ class Moves:
         found.append(lambda best: Move(f"all {_shared_along(())}", self.shared(best, ())))
         found += [run(execution) for execution in self.ways.executions]
         places = [placed(memory) for memory in (*self.ways.memories[:1], *self.ways.late[:1])]
+        slices: list[Beginning]
         groups: list[Beginning] = [_in_one_group] * self._is_program
         heads: list[Beginning] = [functools.partial(self.headed, share=1 / 2)]
         heads += [functools.partial(self.headed, further=further) for further in (1 / 4, -1 / 4)]
         heads += [functools.partial(self.resliced, times=times) for times in (2.0, 0.5)]
         heads += [functools.partial(self.headed, further=further) for further in (1 / 8, -1 / 8)]
         if not self._is_program:
-            return [*found, *places, *map(self._by_samples, (8, 4, 16)), *heads]
+            slices = [functools.partial(self.by_samples, number=number) for number in (8, 4, 16)]
+            return [*found, *places, *slices, *heads]
         limits = [placed(memory) for memory in (*self.ways.late[1:2], *self.ways.late[-1:])]
         limits += [functools.partial(self.limited, further=further) for further in (1, -1)]
         if self.kernels.num_samples == 1:
             return [*found, *places, *groups, *heads, *limits]
-        slices = [self._by_samples(_NUM_SLICES)]
-        slices += [functools.partial(self.by_samples, number=number, is_further=True) for number in (8, 16)]
-        return [*found, *slices, *places, *limits, *groups, *heads]
+        sliced = functools.partial(self.by_samples, memory=next(iter(self.ways.memories), None))
+        slices = [functools.partial(sliced, number=_NUM_SLICES)]
+        slices += [functools.partial(sliced, number=number, is_further=True) for number in (8, 16)]
+        return [*found, *places, *slices, *places, *limits, *groups, *heads]
 
     def beginning(self) -> list[Beginning]:
         """The steps of an opening when a search begins: of one program other plans that are there at once
@@ -166,18 +170,19 @@ class Moves:
             return None
         return Move(f"values placed by {self.ways.late[at]}", replace(plan, memory=self.ways.late[at]))
 
-    def _by_samples(self, number: int) -> Beginning:
-        return functools.partial(self.by_samples, number=number)
-
-    def by_samples(self, plan: NestPlan, number: int, is_further: bool = False) -> Move | None:
-        """The kernel of most layers in so many slices of samples, which are the first axis of its results;
-        None where the graph has fewer, or, `is_further`, where it is in no slices of samples yet: where a few
-        of them gain nothing, many take long to simulate for nothing."""
+    def by_samples(
+        self, plan: NestPlan, number: int, is_further: bool = False, memory: str | None = None
+    ) -> Move | None:
+        """The kernel of most layers in so many slices of samples, which are the first axis of its results,
+        placed by `memory`, if that is given. None where the graph has fewer samples, or, `is_further`, where
+        it is in no slices of samples yet: where a few of them gain nothing, many take long to simulate for
+        nothing."""
         kernel = max(plan.kernels, key=lambda kernel: len(kernel.layers))
         if number > self.kernels.num_samples or (is_further and kernel.split.dim != 0):
             return None
         split = replace(split_of([(0, number)]), cores=kernel.split.cores)
         new = self._fitting([Kernel(kernel.layers, split)])
+        plan = plan if memory is None else replace(plan, memory=memory)
         return None if new is None else self._replaced(plan, f"largest: {split}", [((kernel,), new)])
 
     def headed(self, plan: NestPlan, share: float = 0.0, further: float = 0.0) -> Move | None:
