@@ -107,7 +107,7 @@ def backwards(partition: Partition) -> Partition:
     return replace(partition, subgraphs=subgraphs, splits=())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("damage", "rule"), [(without_last, "cover"), (cheaper_partition, "cost"), (backwards, "order")]

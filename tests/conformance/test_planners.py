@@ -64,7 +64,7 @@ def test_partitions_are_valid_and_repeat(name: str) -> None:
         assert again.decisions == partition.decisions
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SCHEDULERS.names())
 @pytest.mark.parametrize("max_groups", [1, 3])
 def test_schedules_are_valid_and_repeat(name: str, max_groups: int) -> None:

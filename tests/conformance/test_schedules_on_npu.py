@@ -95,7 +95,7 @@ def right(schedule: Schedule, case: Case, machine: Machine, memory: str) -> Simu
     return planned
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scheduler", SCHEDULERS.names())
 @pytest.mark.parametrize("partitioner", PARTITIONERS.names())
 def test_whatever_is_registered_runs(partitioner: str, scheduler: str) -> None:

@@ -26,6 +26,8 @@ from tilewright.artifact.container import Archive
 from tilewright.errors import UsageError
 from tilewright.hardware.probe import num_threads_default
 
+pytestmark = pytest.mark.sampled(32)
+
 NUM_FLIPS = 300
 
 

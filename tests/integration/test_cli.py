@@ -29,6 +29,8 @@ from tilewright.families import FAMILIES
 from tilewright.tuning import Provenance, TuningDatabase
 from tilewright.tuning.observation import Source
 
+pytestmark = pytest.mark.sampled(45)
+
 # `machine` is what users write and, with its facts filled in, what `targets host` prints.
 INPUTS = ("machine", "options")
 SCHEMAS = tuple(dict.fromkeys((*INPUTS, *KINDS)))

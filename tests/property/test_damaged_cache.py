@@ -134,7 +134,7 @@ def test_one_kind_of_damage_to_every_file(
         assert cache.verify().damaged == ()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(24))
 def test_several_kinds_of_damage_to_some_files(
     seed: int, filled: Path, expected: list[np.ndarray], tmp_path: Path

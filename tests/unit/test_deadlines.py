@@ -67,7 +67,7 @@ def branches(width: int) -> Graph:
     return b.finish(x)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("deadline_s", [0.001, 0.4])
 @pytest.mark.parametrize(
     ("machine", "plan"), [("v100", "joint"), ("v100", "grid"), ("stcp920", "joint"), ("stcp920", "portfolio")]

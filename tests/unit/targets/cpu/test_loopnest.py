@@ -33,6 +33,8 @@ from tilewright.targets.cpu.loopnest.plan import plan_nest
 from tilewright.targets.cpu.loopnest.region import single_region
 from tilewright.targets.llvm.refs import linearise, simplify
 
+pytestmark = pytest.mark.sampled(90)
+
 F = DType.FLOAT32
 ISAS = [isa_by_name(name) for name in ("avx512", "avx2") if isa_by_name(name).runs_on_host]
 NHWC = Layout((0, 2, 3, 1))
