@@ -6,16 +6,18 @@ decisions that are frozen stay as they are. When it runs is said in `joint_plan.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.comparison import COMBINED, completed, with_blocks
-from tilewright.errors import UsageError
+from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import decisions_of
 from tilewright.joint.launched.frozen import Frozen
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import SMALL_BLOCKS, Proof, path_bound
+from tilewright.joint.launched.samples import OneSample
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.joint.launched.windows import Joiner, WindowedPlan, one_by_one
 from tilewright.joint_prices import price_ahead
@@ -27,7 +29,7 @@ from tilewright.planning import Bound, Meter, Provenance, Quality, Rule, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe
 from tilewright.program import Program
-from tilewright.progress import after_the_end
+from tilewright.progress import after_the_end, checkpoint
 from tilewright.records import dataclass
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Schedule, build_schedule
@@ -75,6 +77,16 @@ class Blocks:
                 self._is_settled = False
                 search.run(judged)
                 self._is_settled = search.is_settled
+        return judged.best
+
+    def repeated(
+        self, best: Best[Program], one: OneSample, schedule: Schedule, meter: Meter
+    ) -> Best[Program]:
+        """The better of a plan and of a schedule of one sample that runs for each, if that fits."""
+        judged = _Judged(self, best)
+        with meter.ending_early(), contextlib.suppress(InfeasibleMapping):
+            checkpoint()
+            judged(tuple(one.repeated(tuple(Numbered(one.graph).contents(schedule)), self.numbered)))
         return judged.best
 
     def of_small(self, best: Best[Program], meter: Meter) -> Best[Program]:

@@ -23,8 +23,10 @@ from tilewright.comparison import (
     within_time,
     without_searches,
 )
+from tilewright.errors import InfeasibleMapping
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.rewritten import Rewritten
+from tilewright.joint.launched.samples import OneSample, one_sample
 from tilewright.joint_blocks import Blocks, is_large, is_open, joined, plan_with_frozen
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.planner import LEAST_S, LEFT_OPEN, OF_FIRST, WHOLE_PORTFOLIO, Planner, cost_of, machine_of
@@ -49,6 +51,11 @@ _MUCH = 0.1
 """The share of a plan's cost that sums in parts save, from which on their graph comes first."""
 _SHARE_OF_PAPER = 0.5
 """Of the time that is left, for a paper's plan of the graph with sums in parts, unless papers are late."""
+_SHARE_OF_SAMPLE, _SHARE_BEFORE_REPEATED = 0.7, 0.5
+"""Of the time that is left, for plans of one of many samples; of that, before its plan is run for all."""
+_OF_REPEATED, _WORTH_REPEATING = 0.75, 1.2
+"""Of the time that a plan of one sample took, for each sample of the plan that runs it for all. Of what the
+best plan takes, below which one sample's, as often as there are samples, is run for all."""
 _SHARE_OF_TRIALS = 0.5
 """Of the trials that are left, for kernels, slices and places."""
 
@@ -102,9 +109,20 @@ def joint_plan(
     return answer if planner is asked else without_searches(answer, best), backend
 
 
-def _fastest(planner: Planner) -> Iterator[Recipe]:
+def _fastest(planner: Planner) -> tuple[Recipe, ...]:
     """What is planned fastest, in the target's places."""
-    return of_fast(planner.backend.default_recipe.memory)
+    return tuple(of_fast(planner.backend.default_recipe.memory))
+
+
+def _lasts(meter: Meter, needed_s: float) -> bool:
+    """Whether there is so much time."""
+    return meter.left_s is None or meter.left_s >= needed_s
+
+
+def _num_steps(program: Program) -> int:
+    """Operators that are simulated, in each slice anew."""
+    kernels = zip(program.partition.subgraphs, program.schedule.splits, strict=True)
+    return sum(len(subgraph.nodes) * split.num_instances for subgraph, split in kernels)
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +146,8 @@ class _Graphs:
     def steps(self) -> Iterator[Step]:
         """All that is tried: on the graph that is better at first, then on the others."""
         planner, options = self.plain.planner, self.plain.planner.options
+        if not options.only:
+            yield self.plan_one_sample, _SHARE_OF_SAMPLE
         yield self.split_sums, 0.5
         gains = self.split is not None and self.split.saved > _MUCH * self.plain.cost
         is_long = is_large(planner)
@@ -181,6 +201,51 @@ class _Graphs:
                 self._add(self.split, other, None, (*known, *_fastest(other))[:1], meter)
         elif self.papers_are_late:
             self.plain.join_layers(meter)
+
+    def plan_one_sample(self, meter: Meter) -> None:
+        """Plan one of many samples as far as that may gain anything, and run its plan for each of them: first
+        whole kernels, which are planned soonest, then better ones, unless these take longer than there is."""
+        planner = self.plain.planner
+        analysis = planner.backend.partition_problem.analysis
+        if meter.is_over or (one := one_sample(planner.graph, analysis)) is None:
+            return
+        other = planner.of_graph(one.graph)
+        fast = _fastest(other)[-1]
+        try:
+            other.partition(fast.partition)  # which all samples share
+            start_s = meter.clock()
+            found = _Found(other, other.tried((fast,), None, meter), None)
+        except InfeasibleMapping:
+            return
+        first = found.best.plan
+        needed_s = _OF_REPEATED * one.num_samples * (meter.clock() - start_s)
+        if not _lasts(meter, needed_s):
+            return
+        start_s = meter.clock()
+        if self._repeat(one, found, meter):
+            needed_s = meter.clock() - start_s
+        with meter.ending_early(), meter.share(_SHARE_BEFORE_REPEATED):
+            found.try_default(meter)
+            for step in (found.try_fastest, found.try_nearest, found.search_kernels):
+                if self._gains(one, found):
+                    step(meter)
+        best = found.best.plan
+        if best is not first and _lasts(meter, needed_s * _num_steps(best) / _num_steps(first)):
+            self._repeat(one, found, meter)
+
+    def _repeat(self, one: OneSample, found: _Found, meter: Meter) -> bool:
+        """Run the best plan of one sample for each, if that may gain anything; whether it may."""
+        if meter.is_over or not self._gains(one, found):
+            return False
+        plan, blocks = found.best.plan, self.plain.blocks
+        if plan.recipe.memory != blocks.recipe.memory:
+            blocks = Blocks(self.plain.planner, None, plan.recipe.memory)
+        self.plain.best = blocks.repeated(self.plain.best, one, plan.schedule, meter)
+        return True
+
+    def _gains(self, one: OneSample, found: _Found) -> bool:
+        """Whether a plan of one sample takes little enough for it to be worth running for each."""
+        return one.num_samples * found.cost < _WORTH_REPEATING * self.best.cost
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
