@@ -22,8 +22,11 @@ from tilewright.planner import LEFT_OPEN, Planner, cost_of
 from tilewright.planning import Budget, Meter, Provenance
 from tilewright.planning.portfolio import Best, Recipe
 from tilewright.program import Program
+from tilewright.report.comparison import Tolerance, first_difference
+from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Group, Instance, Schedule, Stage, build_schedule
+from tilewright.targets.base import SimulatedCode
 
 SAMPLES = 4
 Build = Callable[[], Graph]
@@ -109,8 +112,8 @@ def test_no_sample_stands_for_all_where_samples_are_not_computed_alone(graph: Gr
 
 
 @pytest.mark.parametrize("machine", ["a310", "jetson-nano"])
-@pytest.mark.parametrize("build", [image_chain, fork])
-def test_a_plan_of_one_sample_runs_for_each_and_takes_no_longer(build: Build, machine: str) -> None:
+@pytest.mark.parametrize("build", [image_chain, fork, reshaped])
+def test_a_plan_of_one_sample_runs_for_each_with_the_same_values(build: Build, machine: str) -> None:
     graph = build()
     one, planner = of_one(graph), planner_of(graph, machine)
     small, numbered = planner.of_graph(one.graph), Numbered(graph)
@@ -123,12 +126,17 @@ def test_a_plan_of_one_sample_runs_for_each_and_takes_no_longer(build: Build, ma
         schedule = small.schedule(small.partition(partition), recipe)
         contents = list(one.repeated(tuple(Numbered(one.graph).contents(schedule)), numbered))
         assert sum(content.mask for content in contents) == (1 << len(numbered.nodes)) - 1
-        assert all(dict(kernel.split.cuts)[0] == SAMPLES for c in contents for kernel in c.kernels)
+        for kernel in (kernel for content in contents for kernel in content.kernels):
+            axis = one.axes[numbered.outputs(kernel.mask)[0]]
+            assert dict(kernel.split.cuts)[axis] == SAMPLES
         found = assembled(planner.backend.partition_problem, contents, numbered.nodes.__getitem__)
         problem = planner.schedule_problem(found.partition, recipe)
         repeated = build_schedule(problem, found.stages, Provenance("repeated"), found.splits)
         assert not check_schedule(problem, repeated)
         assert repeated.quality.cost <= SAMPLES * schedule.quality.cost
+        code = planner.backend.generate(planner.placed(repeated, recipe))
+        assert isinstance(code, SimulatedCode)
+        assert first_difference(compare_values(code, Tolerance())) is None
 
 
 def test_rows_are_cut_within_each_sample_and_kernels_side_by_side_stay_so() -> None:
