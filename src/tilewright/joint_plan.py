@@ -53,9 +53,11 @@ _SHARE_OF_PAPER = 0.5
 """Of the time that is left, for a paper's plan of the graph with sums in parts, unless papers are late."""
 _SHARE_OF_SAMPLE, _SHARE_BEFORE_REPEATED = 0.7, 0.5
 """Of the time that is left, for plans of one of many samples; of that, before its plan is run for all."""
-_OF_REPEATED, _WORTH_REPEATING = 0.75, 1.2
-"""Of the time that a plan of one sample took, for each sample of the plan that runs it for all. Of what the
-best plan takes, below which one sample's, as often as there are samples, is run for all."""
+_OF_REPEATED = 0.75
+"""Of the time that a plan of one sample took, for each sample of the plan that runs it for all."""
+_WORTH_REPEATING = 0.98
+"""Of what the best plan takes, below which one sample's, as often as there are samples, is planned further
+and run for all."""
 _SHARE_OF_TRIALS = 0.5
 """Of the trials that are left, for kernels, slices and places."""
 
@@ -146,8 +148,6 @@ class _Graphs:
     def steps(self) -> Iterator[Step]:
         """All that is tried: on the graph that is better at first, then on the others."""
         planner, options = self.plain.planner, self.plain.planner.options
-        if not options.only:
-            yield self.plan_one_sample, _SHARE_OF_SAMPLE
         yield self.split_sums, 0.5
         gains = self.split is not None and self.split.saved > _MUCH * self.plain.cost
         is_long = is_large(planner)
@@ -163,6 +163,9 @@ class _Graphs:
         if is_long and not self.papers_are_late:  # else they were joined first
             yield self.best.join_layers, 0.95
         if not options.only:
+            if self.plain.planner.backend.limits.num_cores > 1:  # where slices fill cores
+                yield self.best.try_default, 0.4
+            yield self.plan_one_sample, _SHARE_OF_SAMPLE
             yield from self.best.steps()
         yield self.plain.try_methods, 0.5
         yield self.rewrite, 0.5
@@ -203,8 +206,8 @@ class _Graphs:
             self.plain.join_layers(meter)
 
     def plan_one_sample(self, meter: Meter) -> None:
-        """Plan one of many samples as far as that may gain anything, and run its plan for each of them: first
-        whole kernels, which are planned soonest, then better ones, unless these take longer than there is."""
+        """Plan one of many samples, if its whole kernels, which are planned soonest, run for each take less
+        than the best plan and may be planned in time, and run its plan for each of them."""
         planner = self.plain.planner
         analysis = planner.backend.partition_problem.analysis
         if meter.is_over or (one := one_sample(planner.graph, analysis)) is None:
@@ -219,33 +222,27 @@ class _Graphs:
             return
         first = found.best.plan
         needed_s = _OF_REPEATED * one.num_samples * (meter.clock() - start_s)
-        if not _lasts(meter, needed_s):
-            return
-        start_s = meter.clock()
-        if self._repeat(one, found, meter):
-            needed_s = meter.clock() - start_s
-        with meter.ending_early(), meter.share(_SHARE_BEFORE_REPEATED):
-            found.try_default(meter)
-            for step in (found.try_fastest, found.try_nearest, found.search_kernels):
-                if self._gains(one, found):
-                    step(meter)
-        best = found.best.plan
-        if best is not first and _lasts(meter, needed_s * _num_steps(best) / _num_steps(first)):
-            self._repeat(one, found, meter)
 
-    def _repeat(self, one: OneSample, found: _Found, meter: Meter) -> bool:
-        """Run the best plan of one sample for each, if that may gain anything; whether it may."""
-        if meter.is_over or not self._gains(one, found):
-            return False
-        plan, blocks = found.best.plan, self.plain.blocks
+        def gains(plan: Program) -> bool:
+            return one.num_samples * cost_of(plan) < _WORTH_REPEATING * self.best.cost
+
+        if not (gains(first) and _lasts(meter, needed_s)):
+            return
+        with meter.ending_early(), meter.share(_SHARE_BEFORE_REPEATED):
+            for step in (found.try_default, found.try_fastest, found.try_nearest, found.search_kernels):
+                step(meter)
+        for plan in dict.fromkeys((found.best.plan, first)):
+            lasts = _lasts(meter, needed_s * _num_steps(plan) / _num_steps(first))
+            if lasts and gains(plan):
+                self._repeat(one, plan, meter)
+                return
+
+    def _repeat(self, one: OneSample, plan: Program, meter: Meter) -> None:
+        """Run a plan of one sample for each."""
+        blocks = self.plain.blocks
         if plan.recipe.memory != blocks.recipe.memory:
             blocks = Blocks(self.plain.planner, None, plan.recipe.memory)
         self.plain.best = blocks.repeated(self.plain.best, one, plan.schedule, meter)
-        return True
-
-    def _gains(self, one: OneSample, found: _Found) -> bool:
-        """Whether a plan of one sample takes little enough for it to be worth running for each."""
-        return one.num_samples * found.cost < _WORTH_REPEATING * self.best.cost
 
     def rewrite(self, meter: Meter) -> None:
         """Try the recipes that took least on the other graphs, and on those that merging makes."""
@@ -310,8 +307,6 @@ class _Found:
         """What is tried on the graph that is the best of all then. Joint tilings are of whole kernels, as
         methods cut them, so that these come before blocks near the best plan even where slices are best."""
         is_serial = self.planner.backend.limits.num_cores == 1
-        if not is_serial:  # where slices fill cores
-            yield self.try_default, 0.4
         is_varied = self._is_varied
         if is_varied and not is_serial:
             yield self.try_nearest, 0.4
