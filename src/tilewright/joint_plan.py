@@ -163,8 +163,9 @@ class _Graphs:
         if is_long and not self.papers_are_late:  # else they were joined first
             yield self.best.join_layers, 0.95
         if not options.only:
-            if self.plain.planner.backend.limits.num_cores > 1:  # where slices fill cores
+            if planner.backend.limits.num_cores > 1:  # where slices fill cores
                 yield self.best.try_default, 0.4
+                yield self.best.try_nearest, 0.4
             yield self.plan_one_sample, _SHARE_OF_SAMPLE
             yield from self.best.steps()
         yield self.plain.try_methods, 0.5
@@ -308,8 +309,6 @@ class _Found:
         methods cut them, so that these come before blocks near the best plan even where slices are best."""
         is_serial = self.planner.backend.limits.num_cores == 1
         is_varied = self._is_varied
-        if is_varied and not is_serial:
-            yield self.try_nearest, 0.4
         yield self.try_best_pairs, 0.7
         if is_varied or is_serial:
             yield self.prove_small, 0.5 if is_serial else 0.3
@@ -338,8 +337,11 @@ class _Found:
         self.best = self.planner.tried((self.planner.backend.default_recipe,), self.best, meter)
 
     def try_nearest(self, meter: Meter) -> None:
-        """Try recipes that vary the target's own in what gains most often, slices, kept rows and the share of
-        the capacity, in the order that it took; then other orders of the best partition."""
+        """Where the plan is cut in the target's own way, try recipes that vary this in what gains most often,
+        slices, kept rows and the share of the capacity, in the order that it took; then other orders of the
+        best partition."""
+        if not self._is_varied:
+            return
         recipes = (recipe for recipe in self._portfolio() if recipe.partition != PLAIN_RECIPE.partition)
         taken = {schedule.provenance.note for schedule in self.planner.seeds}
         others: list[Recipe] = []
