@@ -263,6 +263,11 @@ class Graph:
         return tuple(self._nodes)
 
     @property
+    def num_samples(self) -> int:
+        """The extent of the first axis of the inputs, the least of them; 1 where there are none."""
+        return min((value.shape[0] for value in self.inputs if value.shape), default=1)
+
+    @property
     def initializers(self) -> tuple[Value, ...]:
         """Constant values that some node reads or that are outputs, in order of first use."""
         seen: dict[Value, None] = {}

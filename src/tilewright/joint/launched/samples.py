@@ -88,13 +88,13 @@ def one_sample(graph: Graph, analysis: Analysis) -> OneSample | None:
     """The graph of one sample, for prices alone: constants are those of all samples. None where the network
     has one sample, or not all of it is computed for each sample alone.
 
-    Samples are what the first axis of the first input counts.
+    Samples are what the first axis of all inputs counts.
     """
-    first = graph.inputs[0] if graph.inputs else None
-    if first is None or not first.shape or not 1 < first.shape[0] <= _MOST_SAMPLES:
+    count = graph.num_samples
+    if not 1 < count <= _MOST_SAMPLES:
         return None
-    count, axes = first.shape[0], analysis.axes
-    if axes.units_of(first, 0) < count:
+    first, axes = graph.inputs[0], analysis.axes
+    if first.shape[:1] != (count,) or axes.units_of(first, 0) < count:
         return None
     values = [*graph.inputs, *(value for node in graph.nodes for value in node.results())]
     found = {value: _axis_of(value, axes, axes.class_of(first, 0)) for value in values}

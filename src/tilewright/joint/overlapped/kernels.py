@@ -8,7 +8,7 @@ from itertools import combinations
 from math import prod
 from typing import Protocol
 
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.partition.axes import IndependentAxes
@@ -22,11 +22,6 @@ _FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 Share = Callable[[Sequence[Node], Value, Region, Collection[int]], tuple[int, ...]]
 """In how many parts along each axis cores share a region of a value that the nodes of a layer make: of all
 ways that cut no axes but some the fastest."""
-
-
-def num_samples_of(graph: Graph) -> int:
-    """The extent of the first axis of a graph's inputs, the least of them; 1 where there are none."""
-    return min((v.shape[0] for v in graph.inputs if v.shape), default=1)
 
 
 class Fits(Protocol):
@@ -56,11 +51,6 @@ class Kernels:
         self._structures: dict[Kernel, Hashable] = {}
         self._splits: dict[tuple[tuple[int, ...], ...], tuple[Split, ...]] = {}
         self._shared: dict[tuple[Kernel, tuple[int, ...]], Kernel] = {}
-
-    @property
-    def num_samples(self) -> int:
-        """Those of the graph."""
-        return num_samples_of(self.numbered.graph)
 
     def part(self, layers: tuple[tuple[int, ...], ...]) -> SubgraphPart:
         """Layers as one subgraph."""

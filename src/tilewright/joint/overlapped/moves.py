@@ -75,6 +75,7 @@ class Moves:
         generator: random.Random,
     ) -> None:
         self.kernels, self.ways, self.random = kernels, ways, generator
+        self.num_samples = kernels.numbered.graph.num_samples
         self.others, self.pool = iter(others), dict[NestPlan, dict[int, Kernel]]()
         nodes, numbers = kernels.numbered.nodes, kernels.numbered.numbers
         self._sources = [
@@ -143,7 +144,7 @@ class Moves:
             return [*found, *places, *slices, *heads]
         limits = [placed(memory) for memory in (*self.ways.late[1:2], *self.ways.late[-1:])]
         limits += [functools.partial(self.limited, further=further) for further in (1, -1)]
-        if self.kernels.num_samples == 1:
+        if self.num_samples == 1:
             return [*found, *places, *groups, *heads, *limits]
         sliced = functools.partial(self.by_samples, memory=next(iter(self.ways.memories), None))
         slices = [functools.partial(sliced, number=_NUM_SLICES)]
@@ -154,7 +155,7 @@ class Moves:
         """The steps of an opening when a search begins: of one program other plans that are there at once
         come behind the ways to run, as values that pass main memory hide what kernels differ in; of several
         samples before them, as slices of fewer samples gain more than how they run."""
-        first, opening = len(self.ways.executions) * (self.kernels.num_samples == 1), self.opening()
+        first, opening = len(self.ways.executions) * (self.num_samples == 1), self.opening()
         others: list[Beginning] = [self.another] * (_NUM_OTHERS * self._is_program)
         return [*opening[:first], *others, *opening[first:]]
 
@@ -178,7 +179,7 @@ class Moves:
         it is in no slices of samples yet: where a few of them gain nothing, many take long to simulate for
         nothing."""
         kernel = max(plan.kernels, key=lambda kernel: len(kernel.layers))
-        if number > self.kernels.num_samples or (is_further and kernel.split.dim != 0):
+        if number > self.num_samples or (is_further and kernel.split.dim != 0):
             return None
         split = replace(split_of([(0, number)]), cores=kernel.split.cores)
         new = self._fitting([Kernel(kernel.layers, split)])

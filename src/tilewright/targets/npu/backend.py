@@ -20,7 +20,6 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, volume
 from tilewright.joint.launched.content import Numbered
-from tilewright.joint.overlapped.kernels import num_samples_of
 from tilewright.known_facts import KnownFacts
 from tilewright.memory.base import MemoryPlan, MemoryPlanner
 from tilewright.memory.check import check_memory
@@ -108,9 +107,7 @@ class NpuBackend(Backend):
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()
         self._scopes: OrderedDict[Hashable, ScopePlan] = OrderedDict()
         self._right: set[Hashable] = set()  # which plans were checked
-        self._first_check: tuple[float, int] | None = (
-            None  # what it took, and how many runs of units it is of
-        )
+        self._first_check: tuple[float, int] | None = None  # what it took, and runs of units that it is of
         self._known_steps, self._nodes = KnownFacts(), frozenset(graph.nodes)
         self._estimates: dict[Hashable, Estimate] = {}
         self._figures_of_plans: dict[Hashable, PlanFigures] = {}
@@ -201,8 +198,7 @@ class NpuBackend(Backend):
     def first_partitions(self) -> Sequence[str]:
         """Those that plan with less of the cores' buffers, where there are several samples, of which slices
         then hold fewer."""
-        has_one = num_samples_of(self.graph) == 1
-        return () if has_one else for_less_memory(local_capacity_bytes(self.machine))
+        return () if self.graph.num_samples == 1 else for_less_memory(local_capacity_bytes(self.machine))
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """Others that place and run a plan otherwise, and may be better for what is known of it."""
