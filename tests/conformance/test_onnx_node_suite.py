@@ -52,6 +52,14 @@ def operators() -> Sequence[str]:
     return sorted({case.operator for case in cases()})
 
 
+def written_page() -> str:
+    """The page of results; it tells nothing of the cases of another onnx."""
+    page = PAGE.read_text()
+    if f"onnx {onnx.__version__} " not in page:
+        pytest.skip(f"the page was written with another onnx than {onnx.__version__}")
+    return page
+
+
 def lines_by_operator(page: str) -> tuple[list[str], dict[str, str]]:
     """The interpreter's table, its head and the line of each operator."""
     table = page.partition("## By operator, interpreter")[2].partition("## ")[0]
@@ -83,19 +91,14 @@ def test_the_interpreter_is_never_wrong_and_the_page_tells_its_results(part: int
     results = results_of("INTERPRETER", chosen)
     assert len(results) == len(chosen) > 50
     assert_honest(results)
-    if f"onnx {onnx.__version__} " not in PAGE.read_text():
-        pytest.skip(f"the page was written with another onnx than {onnx.__version__}")
-    heads, lines = lines_by_operator(PAGE.read_text())
+    heads, lines = lines_by_operator(written_page())
     fresh = lines_by_operator(conformance_markdown({"interpreter": results}, {"onnx": onnx.__version__}))
     told = {name: line for name, line in lines.items() if operators().index(name) % NUM_PARTS == part}
     assert fresh == (heads, told), "run python -m tests.docs.write_conformance"
 
 
 def test_the_page_tells_of_every_operator_and_of_as_many_passing_cases_as_are_promised() -> None:
-    page = PAGE.read_text()
-    if f"onnx {onnx.__version__} " not in page:
-        pytest.skip(f"the page was written with another onnx than {onnx.__version__}")
-    _, lines = lines_by_operator(page)
+    _, lines = lines_by_operator(written_page())
     assert set(lines) == set(operators()) - WITH_PILLOW
     num_passing = sum(int(n) for line in lines.values() for n in line.split("|")[3:5])
     assert num_passing >= MIN_PASS["INTERPRETER"] - sum(case.operator in WITH_PILLOW for case in cases())
